@@ -172,12 +172,11 @@ impl Writer {
                 attr,
             });
         }
-        let end = kernels.iter().map(|kernel| kernel.end_time()).fold(pass.time, Seconds::max);
         if !kernels.is_empty() {
             self.last = latest_ended(&kernels, f64::INFINITY).into_iter().map(number).collect();
         }
         self.next += kernels.len() as u64;
-        self.at += end;
+        self.at += pass.time;
         nodes
     }
 }

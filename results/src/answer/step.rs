@@ -187,7 +187,12 @@ pub struct KernelRecord {
     pub start_s: f64,
     /// The latency in seconds.
     pub latency_s: f64,
-    /// Latency as a fraction of the pass's time. Overlapping kernels add up to more than 1.
+    /// The part of the latency in seconds that does not lengthen the pass, because other kernels run beside it. Of
+    /// kernels side by side on cores, each counts an equal part of their time; the rest counts as hidden. 0 in records
+    /// of earlier versions.
+    #[serde(default)]
+    pub hidden_s: f64,
+    /// Latency without its hidden part, as a fraction of the pass's time. A pass's kernels add up to 1.
     pub share: f64,
     /// Dynamic energy in joules; `null` on the network, whose energy is not modelled.
     pub energy_j: Option<f64>,
@@ -197,6 +202,14 @@ pub struct KernelRecord {
     pub utilization: Option<f64>,
     /// The bound: the resource that takes most of the kernel's time.
     pub bound: String,
+}
+
+impl PassRecord {
+    /// Returns the time of all executions for one micro-batch, in seconds.
+    #[must_use]
+    pub fn all_runs_s(&self) -> f64 {
+        self.time_s * self.count as f64
+    }
 }
 
 impl JobRecord {
@@ -346,7 +359,8 @@ fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> Kern
         .to_owned(),
         start_s: kernel.start.0,
         latency_s: kernel.latency.0,
-        share: if pass_s > 0.0 { kernel.latency.0 / pass_s } else { 0.0 },
+        hidden_s: (kernel.latency - kernel.exposed).0.max(0.0),
+        share: if pass_s > 0.0 { kernel.exposed.0 / pass_s } else { 0.0 },
         energy_j: (!network).then_some(kernel.energy.0),
         hbm_bytes: (!network).then_some(kernel.hbm.0),
         utilization: kernel.runs_on_cores().then_some(kernel.utilization),
@@ -388,4 +402,27 @@ pub(crate) fn example_record() -> StepRecord {
     let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 1).unwrap();
     StepRecord::from_plan(&job, &answer.best[0]).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_of_a_pass_add_up_to_its_time_and_end_with_it() {
+        let record = example_record();
+        let mut hidden = 0;
+        for pass in &record.passes {
+            let shares: f64 = pass.kernels.iter().map(|kernel| kernel.share).sum();
+            assert!((shares - 1.0).abs() < 1e-9, "{} {}: {shares}", pass.segment, pass.pass);
+            let end = pass.kernels.iter().map(|kernel| kernel.start_s + kernel.latency_s).fold(0.0, f64::max);
+            assert!((end / pass.time_s - 1.0).abs() < 1e-9, "{} {}: {end}", pass.segment, pass.pass);
+            for kernel in &pass.kernels {
+                let parts = kernel.share * pass.time_s + kernel.hidden_s;
+                assert!((parts - kernel.latency_s).abs() <= 1e-9 * pass.time_s, "{}", kernel.name);
+                hidden += usize::from(kernel.hidden_s > 0.0);
+            }
+        }
+        assert!(hidden > 0, "no kernel runs beside another");
+    }
 }

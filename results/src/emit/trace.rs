@@ -21,7 +21,7 @@ enum TraceTrack {
     TensorCore(u32),
     VectorCore(u32),
     Network(u32),
-    Host,
+    Host(u32),
 }
 
 impl TraceTrack {
@@ -34,7 +34,8 @@ impl TraceTrack {
             Self::VectorCore(i) => format!("vector core {i}"),
             Self::Network(0) => "network".into(),
             Self::Network(i) => format!("network, beside {i} more"),
-            Self::Host => "link to the host".into(),
+            Self::Host(0) => "link to the host".into(),
+            Self::Host(i) => format!("link to the host, beside {i} more"),
         }
     }
 }
@@ -76,7 +77,8 @@ fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name
             length: pass.time,
             arguments: json!({ "times_per_micro_batch": pass.count, "unproven_s": pass.unproven.0 }),
         });
-        at = add_pass_kernels(&mut events, pass, at, chip).max(at + pass.time);
+        add_pass_kernels(&mut events, pass, at, chip);
+        at += pass.time;
     }
     let used: BTreeSet<TraceTrack> = events.iter().map(|e| e.track).collect();
     let tracks: BTreeMap<TraceTrack, usize> = used.into_iter().enumerate().map(|(row, track)| (track, row)).collect();
@@ -99,11 +101,9 @@ fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name
     all
 }
 
-/// Adds the kernels of a pass that starts at `at`. Returns the end of the last kernel.
-fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
-    // The time at which each network track becomes free.
-    let mut free: Vec<f64> = Vec::new();
-    let mut last = at;
+/// Adds the kernels of a pass that starts at `at`.
+fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Seconds, chip: &Accelerator) {
+    let mut free = FreeTracks::default();
     for kernel in pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO) {
         let arguments = json!({
             "bound_by": kernel_bound(kernel, chip),
@@ -111,17 +111,30 @@ fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Second
             "energy_j": kernel.energy.0,
             "hbm_bytes": kernel.hbm.0,
         });
-        last = last.max(at + kernel.end_time());
         for track in tracks_of_kernel(kernel, &mut free) {
             let (name, start, length) = (kernel.name.clone(), at + kernel.start, kernel.latency);
             events.push(KernelEvent { track, name, start, length, arguments: arguments.clone() });
         }
     }
-    last
 }
 
-/// Returns the tracks of a kernel. `free` has the time at which each network track becomes free.
-fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrack> {
+/// The times at which the tracks of the network and of the link to the host become free, in seconds.
+#[derive(Default)]
+struct FreeTracks {
+    network: Vec<f64>,
+    host: Vec<f64>,
+}
+
+/// Returns the first track that is free when a kernel starts, and occupies it until the kernel ends.
+fn occupy_track(free: &mut Vec<f64>, kernel: &KernelDetail) -> u32 {
+    let at = free.iter().position(|end| *end <= kernel.start.0 + MOMENT).unwrap_or(free.len());
+    free.resize(free.len().max(at + 1), 0.0);
+    free[at] = kernel.end_time().0;
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// Returns the tracks of a kernel.
+fn tracks_of_kernel(kernel: &KernelDetail, free: &mut FreeTracks) -> Vec<TraceTrack> {
     let (tensor, vector) = match kernel.kernel {
         Kernel::Contraction(_) => (true, false),
         Kernel::Epilogue(_) | Kernel::FusedAttention(_) => (true, true),
@@ -137,13 +150,8 @@ fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrac
         KernelPlace::OneCore { tensor, vector } => {
             tensor.map(TraceTrack::TensorCore).into_iter().chain(vector.map(TraceTrack::VectorCore)).collect()
         }
-        KernelPlace::Network => {
-            let at = free.iter().position(|end| *end <= kernel.start.0 + MOMENT).unwrap_or(free.len());
-            free.resize(free.len().max(at + 1), 0.0);
-            free[at] = kernel.end_time().0;
-            vec![TraceTrack::Network(u32::try_from(at).unwrap_or(u32::MAX))]
-        }
-        KernelPlace::Host => vec![TraceTrack::Host],
+        KernelPlace::Network => vec![TraceTrack::Network(occupy_track(&mut free.network, kernel))],
+        KernelPlace::Host => vec![TraceTrack::Host(occupy_track(&mut free.host, kernel))],
     }
 }
 

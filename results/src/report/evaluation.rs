@@ -137,14 +137,14 @@ fn energy_text(energy: &EnergyRecord) -> String {
     )
 }
 
-/// Returns a table of the kernels that take most time in the passes of the slowest stage, each with all its executions.
+/// Returns a table of the kernels with the largest shares of the slowest stage's passes, each with all its executions.
 fn longest_kernels(result: &StepRecord) -> String {
     let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
         .passes
         .iter()
-        .flat_map(|pass| pass.kernels.iter().map(move |kernel| (kernel.latency_s * pass.count as f64, pass, kernel)))
+        .flat_map(|pass| pass.kernels.iter().map(move |kernel| (kernel.share * pass.all_runs_s(), pass, kernel)))
         .collect();
-    let micro_batch: f64 = result.passes.iter().map(|pass| pass.time_s * pass.count as f64).sum();
+    let micro_batch: f64 = result.passes.iter().map(PassRecord::all_runs_s).sum();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let head = ["kernel", "runs on", "times", "each", "of the passes", "HBM", "utilization", "bound by"];
     let mut table = TextTable::new(head)
@@ -183,7 +183,7 @@ fn kernel_tables(result: &StepRecord) -> String {
     };
     let mut text = format_heading(&title);
     text.push_str(
-        "Shares are of the pass's time; kernels that overlap add up to more than 100 %. HBM counts reads and writes.\n",
+        "Shares are of the pass's time, without what is hidden: they add up to 100 %. HBM counts reads and writes.\n",
     );
     text.extend(result.passes.iter().map(kernel_table));
     text
@@ -199,14 +199,29 @@ fn kernel_table(pass: &PassRecord) -> String {
             format_seconds(Seconds(pass.unproven_s))
         ));
     }
-    let head = ["kernel", "runs on", "start µs", "latency µs", "share", "energy mJ", "HBM", "utilization", "bound by"];
-    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(8, ColumnAlign::Left);
+    let head = [
+        "kernel",
+        "runs on",
+        "start µs",
+        "latency µs",
+        "hidden µs",
+        "share",
+        "energy mJ",
+        "HBM",
+        "utilization",
+        "bound by",
+    ];
+    let mut table = TextTable::new(head)
+        .align_column(1, ColumnAlign::Left)
+        .align_column(9, ColumnAlign::Left)
+        .keep_columns(&["latency µs", "hidden µs", "share", "bound by"]);
     for kernel in &pass.kernels {
         table.add_row([
             kernel.name.clone(),
             kernel.span.clone(),
             format!("{:.2}", kernel.start_s * 1e6),
             format!("{:.2}", kernel.latency_s * 1e6),
+            format!("{:.2}", kernel.hidden_s * 1e6),
             format_percent(kernel.share),
             number_or_dash(kernel.energy_j.map(|e| format!("{:.3}", e * 1e3))),
             number_or_dash(kernel.hbm_bytes.map(|b| format_bytes(Bytes(b)))),

@@ -91,7 +91,7 @@ pub struct SlowKernel {
     pub pass: String,
     /// The kernel.
     pub kernel: String,
-    /// Its share of the time of all kernels in the stage.
+    /// Its share of the time of the stage's passes.
     pub share: f64,
     /// The bound: the resource that takes most of the kernel's time.
     pub bound: String,
@@ -298,7 +298,7 @@ fn limit_name(why: OutsideReason) -> &'static str {
 pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     let passes = &step.passes;
     let of = |pass: &crate::answer::step::PassRecord| {
-        pass.kernels.iter().map(|kernel| kernel.latency_s).sum::<f64>() * pass.count as f64
+        pass.kernels.iter().map(|kernel| kernel.share).sum::<f64>() * pass.all_runs_s()
     };
     let all: f64 = passes.iter().map(of).sum();
     let mut held: Vec<SlowKernel> = Vec::new();
@@ -307,7 +307,7 @@ pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
             held.push(SlowKernel {
                 pass: format!("{} {}", pass.segment, pass.pass),
                 kernel: kernel.name.clone(),
-                share: kernel.latency_s * pass.count as f64 / all,
+                share: kernel.share * pass.all_runs_s() / all,
                 bound: kernel.bound.clone(),
             });
         }

@@ -18,6 +18,15 @@ pub(crate) struct CopiedBytes {
     pub stored: Bytes,
 }
 
+/// Bytes that one piece copies in a pass, in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct CopiesEachWay {
+    /// Copies from the host and storage.
+    pub into_device: CopiedBytes,
+    /// Copies to the host and storage.
+    pub out_of_device: CopiedBytes,
+}
+
 impl Add for CopiedBytes {
     type Output = Self;
 

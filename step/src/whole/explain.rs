@@ -2,7 +2,7 @@
 
 use crate::memory::keeps::count_layers_with_policy;
 use crate::pass::away::PieceCopies;
-use crate::pass::copied::CopiedBytes;
+use crate::pass::copied::{CopiedBytes, CopiesEachWay};
 use crate::pass::execute::detail::KernelDetail;
 use crate::pass::profile::{PassProfile, PieceProfile};
 use crate::whole::evaluate::{PlanOnNetwork, step_time_of};
@@ -172,9 +172,10 @@ impl SegmentRun<'_> {
         let copied = CopiedBytes::of_treatment(&treatment, &segment.graph);
         let PieceCopies { weights, gradients, .. } = self.moved;
         let again = &treatment.recompute;
-        let backward =
-            self.pass_detail(chip, again, &piece.recompute.plus(piece.backward), copied + weights + gradients)?;
-        let forward = chip.kernel_details(&segment.forward_graph(), self.fabric, &piece.forward, copied + weights)?;
+        let fetched = CopiesEachWay { into_device: copied + weights, out_of_device: gradients };
+        let backward = self.pass_detail(chip, again, &piece.recompute.plus(piece.backward), fetched)?;
+        let sent = CopiesEachWay { into_device: weights, out_of_device: copied };
+        let forward = chip.kernel_details(&segment.forward_graph(), self.fabric, &piece.forward, sent)?;
         Ok([self.time_of_pass("forward".to_owned(), &piece.forward, forward), backward])
     }
 
@@ -183,7 +184,7 @@ impl SegmentRun<'_> {
         chip: &mut ChipTimes,
         again: &RecomputeSet,
         pass: &PassProfile,
-        copied: CopiedBytes,
+        copied: CopiesEachWay,
     ) -> Result<PassDetail, StepError> {
         let kernels = chip.kernel_details(&self.segment.backward_graph(again), self.fabric, pass, copied)?;
         Ok(self.time_of_pass(backward_name(self.segment, again), pass, kernels))
@@ -212,7 +213,7 @@ impl SegmentRun<'_> {
         let times = self.count as f64 * micro_batches as f64;
         let graphs = [self.segment.forward_graph(), self.segment.backward_graph(&RecomputeSet::none())];
         for (graph, pass) in graphs.iter().zip([&self.piece.forward, &self.piece.backward]) {
-            let kernels = chip.kernel_details(graph, self.fabric, pass, CopiedBytes::default())?;
+            let kernels = chip.kernel_details(graph, self.fabric, pass, CopiesEachWay::default())?;
             let computing = || kernels.iter().filter(|kernel| kernel.runs_on_cores());
             let all: Seconds = computing().map(|kernel| kernel.latency).sum();
             for kernel in computing().filter(|_| all > Seconds::ZERO) {

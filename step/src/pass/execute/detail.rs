@@ -1,10 +1,10 @@
 //! The kernels of a pass under either execution mode: each kernel's time, start, place and bound.
 
 use crate::pass::chip_times::ChipTimes;
-use crate::pass::copied::CopiedBytes;
+use crate::pass::copied::CopiesEachWay;
 use crate::pass::profile::PassProfile;
 use crate::{ExecutionMode, StepError};
-use sim::cost::{Bottleneck, KernelCost};
+use sim::cost::{Bottleneck, KernelCost, Traffic};
 use sim::kernel::{Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pass, TransferLink};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
@@ -41,10 +41,15 @@ pub struct KernelDetail {
     /// Time from launch to last byte under the stack; under the operator schedule, with the slowdown by concurrent
     /// kernels.
     pub latency: Seconds,
+    /// The part of the latency that lengthens its pass; the rest is hidden beside other kernels. Of kernels that run
+    /// side by side on cores, each counts an equal part of that time. The kernels of a pass add up to its time.
+    pub exposed: Seconds,
     /// Energy without static power; zero on the network, whose energy is not modelled.
     pub energy: Joules,
     /// Bytes read from and written to device memory; zero on the network.
     pub hbm: Bytes,
+    /// Traffic of every memory level; zero on the network.
+    pub traffic: Traffic,
     /// Achieved fraction of the peak of its cores.
     pub utilization: f64,
     /// The bottleneck that takes most of its time.
@@ -63,8 +68,10 @@ impl KernelDetail {
             },
             start: Seconds::ZERO,
             latency: cost.latency,
+            exposed: cost.latency,
             energy: cost.energy,
             hbm: cost.traffic.bytes(hbm),
+            traffic: cost.traffic,
             utilization: cost.utilization,
             bound: cost.bound,
         }
@@ -84,39 +91,47 @@ impl KernelDetail {
 }
 
 impl ChipTimes {
-    /// Returns the kernels of a pass in order of start, with its copies to or from host and storage. `pass` is the same
-    /// pass in [`crate::StepProfile`], with the same time.
+    /// Returns the kernels of a pass in order of start, with its copies into the device and out of it. `pass` is the
+    /// same pass in [`crate::StepProfile`], with the same time. All kernels end within it.
     pub(crate) fn kernel_details(
         &mut self,
         graph: &KernelGraph,
         fabric: &Fabric,
         pass: &PassProfile,
-        copied: CopiedBytes,
+        copied: CopiesEachWay,
     ) -> Result<Vec<KernelDetail>, StepError> {
         let mut kernels = match self.stack().kernels.execution {
             ExecutionMode::Stream => self.stream_details(graph, fabric, pass),
             ExecutionMode::Scheduled => self.schedule_details(graph, fabric)?,
         };
         kernels.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
-        for copy in copied.transfers() {
-            let name = match copy.link {
-                TransferLink::Host => "copy to or from the host",
-                TransferLink::Storage => "copy to or from storage",
-                TransferLink::HostMemory => "update in the host's memory",
-            };
-            let kernel = Kernel::Transfer(copy);
-            let cost = self.schedule_costs(&kernel, fabric).all_cores;
-            let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
-            let node = KernelNode { name: name.to_owned(), kernel, role };
-            // The copy ends with the pass, and starts no earlier than the pass.
-            let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
-            kernels.push(KernelDetail {
-                place: KernelPlace::Host,
-                start,
-                ..KernelDetail::new(&node, &cost, self.hbm_level())
-            });
-        }
+        kernels.extend(self.copy_details(fabric, pass, copied));
         Ok(kernels)
+    }
+
+    /// Returns the copies of a pass. Each ends with the pass. Their exposed time is divided by their latencies.
+    fn copy_details(&mut self, fabric: &Fabric, pass: &PassProfile, copied: CopiesEachWay) -> Vec<KernelDetail> {
+        let mut copies = Vec::new();
+        for (way, bytes) in [("from", copied.into_device), ("to", copied.out_of_device)] {
+            for copy in bytes.transfers() {
+                let name = match copy.link {
+                    TransferLink::Host => format!("copy {way} the host"),
+                    TransferLink::Storage => format!("copy {way} storage"),
+                    TransferLink::HostMemory => "update in the host's memory".to_owned(),
+                };
+                let kernel = Kernel::Transfer(copy);
+                let cost = self.schedule_costs(&kernel, fabric).all_cores;
+                let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
+                let row = KernelDetail::new(&KernelNode { name, kernel, role }, &cost, self.hbm_level());
+                let start = (pass.busy_time() - row.latency).max(Seconds::ZERO);
+                copies.push(KernelDetail { place: KernelPlace::Host, start, ..row });
+            }
+        }
+        let all: Seconds = copies.iter().map(|copy| copy.latency).sum();
+        for copy in &mut copies {
+            copy.exposed = if all > Seconds::ZERO { pass.offload * (copy.latency / all) } else { Seconds::ZERO };
+        }
+        copies
     }
 
     fn hbm_level(&self) -> usize {
@@ -124,7 +139,8 @@ impl ChipTimes {
     }
 
     /// Returns the kernels in sequence over the whole chip. The hidden part of a collective runs beside the following
-    /// kernels. All collectives of an axis in a pass have the same hidden share.
+    /// kernels, or beside the preceding ones at the end of the pass. All collectives of an axis in a pass have the same
+    /// hidden share.
     fn stream_details(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
         let hbm = self.hbm_level();
         let rows: Vec<(KernelDetail, Option<ParallelAxis>)> = graph
@@ -150,11 +166,12 @@ impl ChipTimes {
             [ParallelAxis::Tensor, ParallelAxis::Context, ParallelAxis::Expert].map(|axis| (axis, exposed(axis)));
         let mut clock = Seconds::ZERO;
         let place = |(row, axis): (KernelDetail, Option<ParallelAxis>)| {
-            let start = clock;
+            let start = clock.min(pass.busy_time() - row.latency).max(Seconds::ZERO);
             let share =
                 axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
-            clock += row.latency * share;
-            KernelDetail { start, ..row }
+            let exposed = row.latency * share;
+            clock += exposed;
+            KernelDetail { start, exposed, ..row }
         };
         rows.into_iter().map(place).collect()
     }
@@ -163,19 +180,19 @@ impl ChipTimes {
     fn schedule_details(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
         let hbm = self.hbm_level();
         let scheduled = self.schedule_graph(graph, fabric, |_| false)?;
-        let schedule = &scheduled.schedule;
+        let (schedule, exposed) = (&scheduled.schedule, scheduled.exposed_by_kernel());
         let detail = |(i, node): (usize, &&KernelNode)| {
             let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
             let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
             let [start, end] = scheduled.spans[i].map(Seconds);
-            let row = KernelDetail { start, ..KernelDetail::new(node, &cost.stretched_to(end - start), hbm) };
+            let row = KernelDetail::new(node, &cost.stretched_to(end - start), hbm);
             let place = match row.place {
                 KernelPlace::AllCores if !exclusive => {
                     KernelPlace::OneCore { tensor: on.tensor_core, vector: on.vector_core }
                 }
                 place => place,
             };
-            KernelDetail { place, ..row }
+            KernelDetail { place, start, exposed: exposed[i], ..row }
         };
         Ok(scheduled.kernels.iter().enumerate().map(detail).collect())
     }

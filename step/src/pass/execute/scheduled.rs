@@ -39,35 +39,56 @@ impl ScheduledPass<'_> {
         chosen_cost(&self.costs, &self.schedule)
     }
 
-    /// Returns the time in which only collectives run: (tensor, context, expert). If several run, the axis is that of
+    /// Calls `tell` with every stretch of time in order, and with the kernels that count it: those on cores, or else
     /// the collective that ends last.
-    fn exposed_by_axis(&self) -> [Seconds; 3] {
+    fn each_stretch(&self, mut tell: impl FnMut(Seconds, &[usize])) {
         let span = |i: usize| self.spans[i];
         let is_collective = |i: &usize| matches!(self.kernels[*i].kernel, Kernel::Collective(_));
         let (network, work): (Vec<usize>, Vec<usize>) =
             (0..self.kernels.len()).filter(|&i| span(i)[1] > span(i)[0]).partition(is_collective);
-        let mut exposed = [Seconds::ZERO; 3];
-        if network.is_empty() {
-            return exposed;
-        }
         let mut moments: Vec<f64> = work.iter().chain(&network).flat_map(|&i| span(i)).collect();
         moments.sort_unstable_by(f64::total_cmp);
         moments.dedup();
+        let mut counting = Vec::new();
         for between in moments.windows(2) {
             let runs = |i: &&usize| span(**i)[0] <= between[0] && span(**i)[1] >= between[1];
-            if work.iter().any(|i| runs(&i)) {
-                continue;
+            counting.clear();
+            counting.extend(work.iter().filter(runs));
+            if counting.is_empty() {
+                let last = network.iter().filter(runs).max_by(|a, b| span(**a)[1].total_cmp(&span(**b)[1]));
+                counting.extend(last);
             }
-            if let Some(&last) = network.iter().filter(|i| runs(i)).max_by(|a, b| span(**a)[1].total_cmp(&span(**b)[1]))
-            {
+            tell(Seconds(between[1] - between[0]), &counting);
+        }
+    }
+
+    /// Returns the time in which only collectives run: (tensor, context, expert).
+    fn exposed_by_axis(&self) -> [Seconds; 3] {
+        let mut exposed = [Seconds::ZERO; 3];
+        if !self.kernels.iter().any(|node| matches!(node.kernel, Kernel::Collective(_))) {
+            return exposed;
+        }
+        self.each_stretch(|time, counting| {
+            let collective = counting.iter().find(|i| matches!(self.kernels[**i].kernel, Kernel::Collective(_)));
+            if let Some(&last) = collective {
                 let axis = match self.kernels[last].role.axis {
                     Some(ParallelAxis::Tensor) | None => 0,
                     Some(ParallelAxis::Context) => 1,
                     Some(ParallelAxis::Expert) => 2,
                 };
-                exposed[axis] += Seconds(between[1] - between[0]);
+                exposed[axis] += time;
             }
-        }
+        });
+        exposed
+    }
+
+    /// Returns each kernel's part of the pass's time. Kernels side by side on cores have equal parts; a collective has
+    /// the time in which no core works.
+    pub(crate) fn exposed_by_kernel(&self) -> Vec<Seconds> {
+        let mut exposed = vec![Seconds::ZERO; self.kernels.len()];
+        self.each_stretch(|time, counting| {
+            counting.iter().for_each(|&i| exposed[i] += time * (1.0 / counting.len() as f64));
+        });
         exposed
     }
 
