@@ -123,7 +123,7 @@ impl Site {
         SKELETON
             .replacen("<!--STYLE-->", &format!("{}{STYLE}", Page::style()), 1)
             .replacen("<!--DATA-->", &start, 1)
-            .replacen("<!--SCRIPT-->", SCRIPT, 1)
+            .replacen("<!--SCRIPT-->", &format!("{}{SCRIPT}", Page::roofline_script()), 1)
     }
 
     /// Returns the answer to the settings of the sliders, or an object with the error.

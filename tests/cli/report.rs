@@ -63,10 +63,24 @@ fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
         run["best"]["step"]["passes"].as_array().unwrap().iter().map(|p| p["kernels"].as_array().unwrap().len());
     assert_eq!(page["roofline"]["kernels"].as_array().unwrap().len(), kernels.sum::<usize>());
     let peak = page["roofline"]["peak_tflop_per_s"].as_f64().unwrap();
+    let levels = page["roofline"]["levels"].as_array().unwrap();
+    assert!(levels.len() > 1 && levels.last().unwrap()["name"] == "hbm", "{levels:?}");
+    let mut on_chip = 0;
     for kernel in page["roofline"]["kernels"].as_array().unwrap() {
-        let reached = kernel["operations"].as_f64().unwrap() / kernel["latency_s"].as_f64().unwrap() / 1e12;
-        assert!(reached <= peak * (1.0 + 1e-9), "{kernel}");
+        let takes = kernel["latency_s"].as_f64().unwrap();
+        assert!(kernel["operations"].as_f64().unwrap() / takes / 1e12 <= peak * (1.0 + 1e-9), "{kernel}");
+        // No kernel moves bytes faster than the roof of any memory; a memory that bounds it has bytes of it.
+        let bytes: Vec<f64> =
+            kernel["level_bytes"].as_array().unwrap().iter().map(|bytes| bytes.as_f64().unwrap()).collect();
+        for (level, bytes) in levels.iter().zip(&bytes) {
+            assert!(bytes / takes.max(1e-15) <= level["gb_per_s"].as_f64().unwrap() * (1e9 * (1.0 + 1e-6)), "{kernel}");
+        }
+        if let Some(level) = kernel["level"].as_u64() {
+            assert!(levels[level as usize]["name"] == kernel["bound"] && bytes[level as usize] > 0.0, "{kernel}");
+            on_chip += usize::from(level as usize + 1 < levels.len());
+        }
     }
+    assert!(on_chip > 0, "no kernel is bound by memory on the chip");
     assert!(!page["decisions"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
 }
 

@@ -13,7 +13,7 @@ mod words;
 pub use designs::PageDesigns;
 pub use die::{DiePart, PageDie};
 pub use evidence::{FigureWithInterval, PageEvidence, UnmeasuredGround};
-pub use replay::{DrawnKernel, DrawnStage, PageRoofline, PlanReplay, StepTimeline};
+pub use replay::{DrawnKernel, DrawnStage, MemoryRoof, PageRoofline, PlanReplay, StepTimeline};
 pub use sources::SourceFile;
 pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError};
 
@@ -27,6 +27,8 @@ use serde::Serialize;
 const SKELETON: &str = include_str!("assets/page.html");
 const STYLE: &str = include_str!("assets/page.css");
 const SCRIPT: &str = include_str!("assets/page.js");
+/// The part of the script that draws kernels under their roofs.
+const ROOFLINE: &str = include_str!("assets/roofline.js");
 /// Apache ECharts 6.1.0, `dist/echarts.min.js` of its npm package (Apache 2.0, `assets/LICENSE-ECharts.txt`; SHA-256
 /// `b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0`).
 const CHARTS: &str = include_str!("assets/echarts-6.1.0.min.js");
@@ -151,6 +153,12 @@ impl Page {
         STYLE
     }
 
+    /// Returns the script that draws kernels under their roofs, which all pages share.
+    #[must_use]
+    pub fn roofline_script() -> &'static str {
+        ROOFLINE
+    }
+
     /// Makes the page of a subject. `replay` is its replayed step, if the replay was possible. `left_out` names the
     /// parts that are missing, with reasons.
     #[must_use]
@@ -217,6 +225,7 @@ impl Page {
             ("<!--STYLE-->", STYLE),
             ("<!--DATA-->", &data),
             ("<!--CHARTS-->", CHARTS),
+            ("<!--ROOFLINE-->", ROOFLINE),
             ("<!--SCRIPT-->", SCRIPT),
         ];
         // Each part is inserted once, in the order of the skeleton. Therefore no mark is searched for inside an

@@ -7,11 +7,12 @@ use crate::answer::step::{NamedShare, kernel_bound};
 use crate::text::{format_count, format_seconds};
 use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
 use serde::Serialize;
-use sim::hardware::Accelerator;
+use sim::cost::{Bottleneck, Traffic};
+use sim::hardware::{Accelerator, MemoryLevel};
 use sim::kernel::Kernel;
 use sim::pipeline::{DeviceReport, PipelineEventKind, Timeline};
 use sim::units::{Bytes, Seconds};
-use step::explain::{Explanation, TimePart, explain_plan};
+use step::explain::{Explanation, PassDetail, TimePart, explain_plan};
 use step::{ChipTimes, KernelDetail, KernelPlace};
 
 /// The largest number of passes on a page. A browser moves this many smoothly.
@@ -43,10 +44,19 @@ pub struct PageRoofline {
     pub peak_tflop_per_s: f64,
     /// Peak of the lanes in 10^12 operations per second, at one operation per lane and cycle.
     pub vector_tflop_per_s: f64,
-    /// Read bandwidth of the device memory, in GB/s.
-    pub hbm_gb_per_s: f64,
+    /// The memories that the kernels touch, innermost first.
+    pub levels: Vec<MemoryRoof>,
     /// The kernels of a micro-batch.
     pub kernels: Vec<DrawnKernel>,
+}
+
+/// The roof of a memory level: all its instances on the chip.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MemoryRoof {
+    /// The name of the level.
+    pub name: String,
+    /// Read bandwidth in GB/s.
+    pub gb_per_s: f64,
 }
 
 /// A kernel in the roofline plot.
@@ -67,8 +77,11 @@ pub struct DrawnKernel {
     /// Operations of one execution: FLOPs of matrix products and attention, operations of the lanes for vector kernels,
     /// else 0.
     pub operations: f64,
-    /// Bytes read from and written to device memory; 0 on the network.
-    pub hbm_bytes: u64,
+    /// For each level of the roofline, the bytes that it could read while its ports are busy with the kernel. At equal
+    /// rates of a port that reads and writes share, these are the bytes read and written.
+    pub level_bytes: Vec<f64>,
+    /// The level of the roofline that bounds the kernel; `null` if no memory bounds it.
+    pub level: Option<usize>,
     /// Achieved fraction of the peak of the cores that run it. `null` if no core runs it.
     pub utilization: Option<f64>,
     /// The bound: the resource that takes most of the kernel's time.
@@ -147,21 +160,30 @@ impl PageRoofline {
     pub fn new(job: &Job<'_>, why: &Explanation) -> Self {
         let chip = job.chip;
         let peak = chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand));
-        let kernels = why.passes.iter().flat_map(|pass| {
-            let name = format!("{} {}", pass.segment, pass.pass);
-            pass.kernels.iter().map(move |kernel| drawn_kernel(kernel, &name, pass.count, chip))
-        });
+        let details = || why.passes.iter().flat_map(|pass| pass.kernels.iter().map(move |kernel| (pass, kernel)));
+        let touched = |at: &usize| details().any(|(_, kernel)| kernel.traffic.bytes(*at) > Bytes::ZERO);
+        let levels: Vec<(usize, &MemoryLevel)> =
+            chip.memory_levels().enumerate().filter(|(at, _)| touched(at)).collect();
+        let roof = |(_, level): &(usize, &MemoryLevel)| MemoryRoof {
+            name: level.name.clone(),
+            gb_per_s: level.read_bandwidth.0 * f64::from(chip.instance_count(level)) / 1e9,
+        };
         Self {
             stage: why.slowest_stage,
             peak_tflop_per_s: peak.map_or(0.0, |peak| peak.0 / 1e12),
             vector_tflop_per_s: chip.peak_vector_operations().0 / 1e12,
-            hbm_gb_per_s: chip.hbm.read_bandwidth.0 / 1e9,
-            kernels: kernels.collect(),
+            levels: levels.iter().map(roof).collect(),
+            kernels: details().map(|(pass, kernel)| drawn_kernel(kernel, pass, chip, &levels)).collect(),
         }
     }
 }
 
-fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerator) -> DrawnKernel {
+fn drawn_kernel(
+    kernel: &KernelDetail,
+    pass: &PassDetail,
+    chip: &Accelerator,
+    levels: &[(usize, &MemoryLevel)],
+) -> DrawnKernel {
     let (span, part) = match kernel.place {
         KernelPlace::AllCores => ("all cores", 1.0),
         KernelPlace::OneCore { .. } => ("one core", 1.0 / f64::from(chip.vector.cores.max(1))),
@@ -178,15 +200,21 @@ fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerato
         Kernel::Collective(_) => ("collective", 0.0),
         Kernel::Transfer(_) => ("copy", 0.0),
     };
+    let bytes = |(at, level): &(usize, &MemoryLevel)| {
+        let Traffic { read, written, .. } = kernel.traffic;
+        level.busy_time(Bytes(read[*at] as u64), Bytes(written[*at] as u64)).0 * level.read_bandwidth.0
+    };
+    let bounding = |at: &usize| kernel.bound == Bottleneck::Memory(u8::try_from(*at).unwrap_or(u8::MAX));
     DrawnKernel {
         name: kernel.name.clone(),
-        pass: pass.to_owned(),
+        pass: format!("{} {}", pass.segment, pass.pass),
         kind,
         span,
-        count,
+        count: pass.count,
         latency_s: kernel.latency.0,
         operations,
-        hbm_bytes: if kernel.place == KernelPlace::Network { 0 } else { kernel.hbm.0 },
+        level_bytes: levels.iter().map(bytes).collect(),
+        level: levels.iter().position(|(at, _)| bounding(at)),
         utilization: kernel.runs_on_cores().then_some(kernel.utilization),
         bound: kernel_bound(kernel, chip),
     }

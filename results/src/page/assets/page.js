@@ -235,24 +235,30 @@
       // The same chip in other forms, and on other fabrics, is in the table only.
       const here = page.comparison.filter((entry) => entry.compared_with === undefined && entry.baseline?.standing !== 'as_sold');
       const named = here.filter((entry) => entry[key] !== null && entry[key] !== undefined && entry.throughput_sequences_per_s !== null);
-      const others = {
-        type: 'scatter', name: 'chips beside it', symbol: 'diamond', symbolSize: 13, itemStyle: { color: PALETTE[5] }, z: 5,
-        label: { show: width >= NARROW, formatter: (at) => called(at.data.entry), position: 'right', color: theme.ink, fontSize: 11 },
-        data: named.map((entry) => ({ value: [entry[key], of(entry)], entry })),
-      };
-      others.labelLayout = labelled(others.data, list.filter((d) => d.outcome === 'evaluated' && d[key] !== null).map((d) => place(d, key)), width);
+      // The found design is a filled diamond. Every other chip has an outline or a colour of its own, which covers no other mark.
+      const MARKS = ['triangle', 'rect', 'circle', 'pin', 'arrow', 'roundRect', 'diamond'], COLOURS = [5, 3, 8, 9].map((i) => PALETTE[i]);
+      const points = named.map((entry) => ({ value: [entry[key], of(entry)], entry }));
+      const layout = labelled(points, list.filter((d) => d.outcome === 'evaluated' && d[key] !== null).map((d) => place(d, key)), width);
+      const others = points.map((point, i) => {
+        const found = point.entry === here[0], turn = Math.floor(i / MARKS.length), colour = COLOURS[turn % COLOURS.length];
+        return {
+          type: 'scatter', name: called(point.entry), symbol: found ? 'diamond' : MARKS[(i + MARKS.length - 1) % MARKS.length], symbolSize: 13, z: 5,
+          itemStyle: { color: found ? colour : 'transparent', borderColor: colour, borderWidth: 2 }, labelLayout: (at) => layout({ ...at, dataIndex: i }), data: [point],
+          label: { show: width >= NARROW, formatter: () => called(point.entry), position: 'right', color: theme.ink, fontSize: 11 },
+        };
+      });
       const tip = (at) => {
         const d = at.data.design, e = at.data.entry;
         if (e) return lines([['', e.label], ['chip', e.chip], ['throughput', `${significant(of(e))} ${rate}`], ['area', `${significant(e.area_mm2)} mm² (${e.node || 'node unknown'})`]]);
         return lines([['', d.chip], ['', d.dimensions], [d.outcome === 'evaluated' ? 'throughput' : 'at most', `${significant(height(d))} ${rate}`], ['area', `${significant(d.area_mm2)} mm²`],
           ['peak power', d.peak_power_w === null ? null : `${significant(d.peak_power_w)} W`], ['cost', d.cost_usd === null ? null : `${significant(d.cost_usd)} USD`], ['plan', d.plan], ['bound by', d.bound_by]]);
       };
-      count.textContent = `${list.length.toLocaleString('en-US')} of ${designs.length.toLocaleString('en-US')} designs shown${page.robust ? '' : `; ${best.length} on the front`}.`;
+      count.textContent = `${list.length.toLocaleString('en-US')} of ${designs.length.toLocaleString('en-US')} designs shown${page.robust ? '' : `; ${best.length} that no other evaluated one dominates`}.`;
       return {
-        height: 460, many: list.length > 1500, legend: legend(theme), grid: { left: 66, right: 16, top: 40, bottom: 48 }, tooltip: { trigger: 'item', formatter: tip, extraCssText: 'max-width: 340px; white-space: normal;' },
+        height: 460, many: list.length > 1500, legend: legend(theme, { itemWidth: 14 }), grid: { left: 66, right: 16, top: 40, bottom: 48 }, tooltip: { trigger: 'item', formatter: tip, extraCssText: 'max-width: 340px; white-space: normal;' },
         dataZoom: [{ type: 'inside', xAxisIndex: 0, zoomOnMouseWheel: 'ctrl' }],
         xAxis: axis(theme, AXES.find(([k]) => k === key)[1] + (key === 'area_mm2' && node ? ` at ${node}` : ''), { type: 'value', scale: true }), yAxis: axis(theme, rate, { type: 'value', scale: true, nameGap: 48 }),
-        series: [...groups, ...(page.robust ? [] : [{ type: 'line', name: 'front', z: 4, step: 'end', symbol: 'none', lineStyle: { width: 2, color: PALETTE[2] }, itemStyle: { color: PALETTE[2] }, data: best.map((d) => place(d, key)), tooltip: { show: false } }]), others],
+        series: [...groups, ...(page.robust ? [] : [{ type: 'line', name: 'not dominated', z: 4, step: 'end', symbol: 'none', lineStyle: { width: 2, color: PALETTE[2] }, itemStyle: { color: PALETTE[2] }, data: best.map((d) => place(d, key)), tooltip: { show: false } }]), ...others],
       };
     });
     const tell = () => {
@@ -260,7 +266,7 @@
       list.replaceChildren(table(['chip', 'mm²', 'peak W', rate, 'plan'],
         best.slice(0, 40).map((d) => [d.dimensions || d.chip, significant(d.area_mm2), significant(d.peak_power_w), significant(d.sequences_per_s), d.plan || '-'])));
     };
-    made.append(count, folded(page.robust ? 'the 40 best as a table' : 'the front as a table (40 fastest)', list));
+    made.append(count, folded(page.robust ? 'the 40 best as a table' : 'those that are not dominated as a table (40 fastest)', list));
     [against, area, power, words].forEach((input) => input.addEventListener('input', () => { drawn.draw(); tell(); }));
     tell();
   };
@@ -316,32 +322,24 @@
   const roofline = () => {
     const roof = page.roofline;
     if (!roof) return;
-    const drawn = roof.kernels.filter((k) => k.operations > 0 && k.hbm_bytes > 0 && k.latency_s > 0);
+    const { levels } = roof;
     const made = section('roofline', 'Every kernel under the roofline',
-      `One micro-batch on the slowest stage (stage ${roof.stage}). The roof is what the chip's file says: ${significant(roof.peak_tflop_per_s)} TFLOP/s of the arrays, ${significant(roof.vector_tflop_per_s)} of the lanes, ${significant(roof.hbm_gb_per_s)} GB/s of device memory. A point's size grows with its share of the micro-batch's time.`);
+      `One micro-batch on the slowest stage (stage ${roof.stage}). The roofs are what the chip's file says: ${significant(roof.peak_tflop_per_s)} TFLOP/s of the arrays, ${significant(roof.vector_tflop_per_s)} of the lanes, and GB/s of each memory that the kernels touch: ${levels.map((level) => `${level.name} ${significant(level.gb_per_s)}`).join(', ')}.`,
+      'A kernel that a memory bounds has this memory\'s mark and stands at its operations per byte of it. A dot is bound by no memory and stands at its operations per byte of device memory. A mark grows with its share of the micro-batch\'s time.');
     const total = roof.kernels.reduce((sum, k) => sum + k.latency_s * k.count, 0);
-    const kinds = [...new Set(roof.kernels.map((k) => k.kind))];
-    chart(made, 'roofline', 'operations per second against operations per byte of device memory', (width, theme) => {
-      const x = drawn.map((k) => k.operations / k.hbm_bytes), y = drawn.map((k) => k.operations / k.latency_s / 1e12);
-      const power = (value, way) => 10 ** way(Math.log10(value));
-      const ridge = roof.peak_tflop_per_s * 1e3 / roof.hbm_gb_per_s;
-      const [x0, x1] = [power(Math.min(...x, 0.1), Math.floor), power(Math.max(...x, ridge * 10), Math.ceil)];
-      const [y0, y1] = [power(Math.min(...y, roof.vector_tflop_per_s), Math.floor), power(roof.peak_tflop_per_s * 1.2, Math.ceil)];
-      const at = (intensity, peak) => Math.min(peak, intensity * roof.hbm_gb_per_s / 1e3);
-      const line = (name, peak, dash) => ({ type: 'line', name, symbol: 'none', lineStyle: { color: theme.faint, type: dash, width: 1.5 }, itemStyle: { color: theme.faint }, tooltip: { show: false },
-        data: [[x0, at(x0, peak)], [peak * 1e3 / roof.hbm_gb_per_s, peak], [x1, peak]] });
-      const kernels = kinds.map((kind) => ({ type: 'scatter', name: kind,
-        data: drawn.filter((k) => k.kind === kind).map((k) => ({ kernel: k, value: [k.operations / k.hbm_bytes, k.operations / k.latency_s / 1e12], symbolSize: 6 + 34 * Math.sqrt(k.latency_s * k.count / total), itemStyle: { opacity: 0.75 } })) }));
+    chart(made, 'roofline', 'operations per second against operations per byte', (width, theme) => {
+      const { x, y, names: entries, series } = kernelsUnderRoofs(roof, theme);
       return {
-        height: 440, legend: legend(theme), grid: { left: 62, right: 20, top: 40, bottom: 48 },
-        xAxis: axis(theme, 'operations per byte', { type: 'log', min: x0, max: x1 }), yAxis: axis(theme, 'TFLOP/s', { type: 'log', min: y0, max: y1, nameGap: 44 }),
+        height: 440, legend: legend(theme, { data: entries, itemWidth: 14 }), grid: { left: 62, right: 20, top: 40, bottom: 48 },
+        xAxis: axis(theme, 'operations per byte', { type: 'log', min: x[0], max: x[1] }), yAxis: axis(theme, 'TFLOP/s', { type: 'log', min: y[0], max: y[1], nameGap: 44 }),
         tooltip: { trigger: 'item', formatter: ({ data }) => lines([['', data.kernel.name], ['pass', data.kernel.pass], ['takes', `${time(data.kernel.latency_s)}, ${data.kernel.count} times`], ['reaches', `${significant(data.value[1])} TFLOP/s`],
-          ['of the peak', data.kernel.utilization === null ? null : percent(data.kernel.utilization)], ['device memory', bytes(data.kernel.hbm_bytes)], ['bound by', data.kernel.bound]]) },
-        series: [line('arrays and memory', roof.peak_tflop_per_s, 'solid'), line('lanes and memory', roof.vector_tflop_per_s, 'dashed'), ...kernels],
+          ['of the peak', data.kernel.utilization === null ? null : percent(data.kernel.utilization)], ...levels.map((level, i) => [`through ${level.name}`, data.kernel.level_bytes[i] ? bytes(Math.round(data.kernel.level_bytes[i])) : null]), ['bound by', data.kernel.bound]]) },
+        series,
       };
     });
+    const { drawn } = kernelsUnderRoofs(roof, colours());
     const outside = roof.kernels.length - drawn.length;
-    if (outside) made.append(element('p', { class: 'faint', text: `${outside} kernels are in the table only: collectives, copies, and those that read and write no device memory.` }));
+    if (outside) made.append(element('p', { class: 'faint', text: `${outside} kernels are in the table only: collectives, copies, and those that touch no memory of the chip.` }));
     const sorted = [...roof.kernels].sort((a, b) => b.latency_s * b.count - a.latency_s * a.count);
     made.append(folded(`all ${sorted.length} kernels as a table`, table(['kernel', 'pass', 'runs on', 'times', 'each', 'share', 'of the peak', 'bound by'], sorted.map((k) => [k.name, k.pass, k.span, k.count, time(k.latency_s), percent(k.latency_s * k.count / total), k.utilization === null ? '-' : percent(k.utilization), k.bound]))));
   };

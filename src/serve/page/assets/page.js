@@ -33,7 +33,7 @@
   // ---- charts ----
   const colours = () => {
     const style = getComputedStyle(root);
-    return Object.fromEntries(['ink', 'faint', 'line', 'panel', 'mark'].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    return Object.fromEntries(['paper', 'ink', 'faint', 'line', 'panel', 'mark'].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   };
   const instances = {};
   const chart = (name, height, option) => {
@@ -62,21 +62,9 @@
   const memory = () => chart('memory', 90 + 36 * now.stages.length, (theme) =>
     bars(theme, 'GiB', now.stages.map((stage) => ({ name: `stage ${stage.stage}`, parts: stage.classes_gib })), [now.capacity_gib]));
   const roofline = () => chart('roofline', 400, (theme) => {
-    const roof = now.roofline;
-    const drawn = roof.kernels.filter((k) => k.operations > 0 && k.hbm_bytes > 0 && k.latency_s > 0);
-    const total = roof.kernels.reduce((sum, k) => sum + k.latency_s * k.count, 0);
-    const place = (k) => [k.operations / k.hbm_bytes, k.operations / k.latency_s / 1e12];
-    const [x, y] = [drawn.map((k) => place(k)[0]), drawn.map((k) => place(k)[1])];
-    const power = (value, way) => 10 ** way(Math.log10(value));
-    const [x0, x1] = [power(Math.min(...x, 0.1), Math.floor), power(Math.max(...x, roof.peak_tflop_per_s * 1e4 / roof.hbm_gb_per_s), Math.ceil)];
-    const [y0, y1] = [power(Math.min(...y, roof.vector_tflop_per_s), Math.floor), power(roof.peak_tflop_per_s * 1.2, Math.ceil)];
-    const at = (intensity, peak) => Math.min(peak, intensity * roof.hbm_gb_per_s / 1e3);
-    const line = (name, peak, type) => ({ type: 'line', name, symbol: 'none', lineStyle: { color: theme.faint, type, width: 1.5 }, itemStyle: { color: theme.faint }, data: [[x0, at(x0, peak)], [peak * 1e3 / roof.hbm_gb_per_s, peak], [x1, peak]] });
-    const kinds = [...new Set(drawn.map((k) => k.kind))];
-    return { legend: legend(theme), grid: { left: 62, right: 20, top: 40, bottom: 48 },
-      xAxis: axis(theme, 'operations per byte', { type: 'log', min: x0, max: x1 }), yAxis: axis(theme, 'TFLOP/s', { type: 'log', min: y0, max: y1, nameGap: 44 }),
-      series: [line('arrays and memory', roof.peak_tflop_per_s, 'solid'), line('lanes and memory', roof.vector_tflop_per_s, 'dashed'), ...kinds.map((kind) => ({ type: 'scatter', name: kind,
-        data: drawn.filter((k) => k.kind === kind).map((k) => ({ name: k.name, value: place(k), symbolSize: 6 + 34 * Math.sqrt(k.latency_s * k.count / total), itemStyle: { opacity: 0.75 } })) }))] };
+    const { x, y, names: entries, series } = kernelsUnderRoofs(now.roofline, theme);
+    return { legend: { ...legend(theme), data: entries, itemWidth: 14 }, grid: { left: 62, right: 20, top: 40, bottom: 48 }, series,
+      xAxis: axis(theme, 'operations per byte', { type: 'log', min: x[0], max: x[1] }), yAxis: axis(theme, 'TFLOP/s', { type: 'log', min: y[0], max: y[1], nameGap: 44 }) };
   });
   const RATIOS = [['throughput', (a) => a.plan.tokens_per_s], ['step', (a) => a.plan.step_s], ['peak memory', (a) => a.plan.peak_gib], ['energy', (a) => a.energy?.step_j], ['MFU', (a) => a.plan.mfu]];
   const comparison = () => chart('comparison', 210, (theme) => {
