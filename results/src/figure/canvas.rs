@@ -53,12 +53,84 @@ pub(super) enum PlotMark {
     Triangle,
     /// A square.
     Square,
+    /// A triangle with a point at the bottom.
+    TriangleDown,
+    /// A star with five points.
+    Star,
+    /// Two triangles that meet in a point.
+    Hourglass,
+    /// A thick cross with upright arms.
+    Plus,
+    /// A regular pentagon.
+    Pentagon,
+    /// A thick cross with slanted arms.
+    Cross,
+    /// A triangle with a point at the left.
+    TriangleLeft,
+    /// A triangle with a point at the right.
+    TriangleRight,
+    /// Two triangles side by side that meet in a point.
+    Bowtie,
+    /// A tall rectangle.
+    Bar,
+    /// A wide rectangle.
+    Beam,
     /// A short vertical line.
     Tick,
     /// A short line along the x axis: the legend's symbol of a line.
     Line,
     /// A filled area: the legend's symbol of a band.
     Band,
+}
+
+impl PlotMark {
+    /// Filled marks that are told apart at small sizes, besides the dot and the diamond.
+    pub(super) const DISTINCT: [Self; 13] = [
+        Self::Triangle,
+        Self::Square,
+        Self::TriangleDown,
+        Self::Star,
+        Self::Hourglass,
+        Self::Plus,
+        Self::Pentagon,
+        Self::Cross,
+        Self::TriangleLeft,
+        Self::TriangleRight,
+        Self::Bowtie,
+        Self::Bar,
+        Self::Beam,
+    ];
+
+    /// Returns the corners of a polygon, in units of its radius; empty for other marks.
+    fn corners(self) -> Vec<(f64, f64)> {
+        let around = |corners: usize, inner: f64| -> Vec<(f64, f64)> {
+            let angle = |i: usize| std::f64::consts::TAU * i as f64 / corners as f64;
+            let reach = move |i: usize| if i % 2 == 1 { inner } else { 1.0 };
+            (0..corners).map(|i| (reach(i) * angle(i).sin(), -reach(i) * angle(i).cos())).collect()
+        };
+        // The upper arm of a plus. Quarter turns give the other arms.
+        let arm = [(-0.35, -1.0), (0.35, -1.0), (0.35, -0.35)];
+        let turned = |at: (f64, f64), quarters: usize| (0..quarters).fold(at, |(x, y), _| (-y, x));
+        let plus = (0..4).flat_map(|quarters| arm.map(|corner| turned(corner, quarters)));
+        let rectangle = |x: f64, y: f64| vec![(-x, -y), (x, -y), (x, y), (-x, y)];
+        match self {
+            Self::Diamond => around(4, 1.0),
+            Self::Triangle => vec![(0.0, -1.0), (1.0, 1.0), (-1.0, 1.0)],
+            Self::TriangleLeft => vec![(-1.0, 0.0), (1.0, -1.0), (1.0, 1.0)],
+            Self::TriangleRight => vec![(1.0, 0.0), (-1.0, 1.0), (-1.0, -1.0)],
+            Self::Square => rectangle(1.0, 1.0),
+            Self::Bar => rectangle(0.45, 1.0),
+            Self::Beam => rectangle(1.0, 0.45),
+            Self::Bowtie => vec![(-1.0, -1.0), (1.0, 1.0), (1.0, -1.0), (-1.0, 1.0)],
+            Self::TriangleDown => vec![(-1.0, -1.0), (1.0, -1.0), (0.0, 1.0)],
+            Self::Star => around(10, 0.45),
+            Self::Hourglass => vec![(-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0), (1.0, 1.0)],
+            Self::Plus => plus.collect(),
+            Self::Pentagon => around(5, 1.0),
+            Self::Cross => plus.map(|(x, y)| (0.75 * (x - y), 0.75 * (x + y))).collect(),
+            Self::Dot | Self::Ring | Self::Tick | Self::Line | Self::Band => Vec::new(),
+        }
+    }
 }
 
 /// The drawing surface. After the first error of the drawing library it draws nothing more. It reports that error at
@@ -126,19 +198,14 @@ impl<'a> Canvas<'a> {
     pub(super) fn draw_mark(&mut self, mark: PlotMark, at: SvgPoint, radius: i32, color: RGBAColor) {
         let (x, y) = at;
         let style: ShapeStyle = color.filled();
+        let place = |unit: f64| (unit * f64::from(radius)).round() as i32;
         match mark {
             PlotMark::Dot => self.draw_element(&Circle::new(at, radius, style)),
             PlotMark::Ring => self.draw_element(&Circle::new(at, radius, color.stroke_width(2))),
-            PlotMark::Diamond => {
-                self.draw_polygon(vec![(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)], color)
-            }
-            PlotMark::Triangle => {
-                self.draw_polygon(vec![(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], color)
-            }
-            PlotMark::Square => self.draw_rectangle((x - radius, y - radius), (x + radius, y + radius), color),
             PlotMark::Tick => self.draw_line(vec![(x, y - radius), (x, y + radius)], color, 1),
             PlotMark::Line => self.draw_line(vec![(x - 2 * radius, y), (x + 2 * radius, y)], color, 2),
             PlotMark::Band => self.draw_rectangle((x - 2 * radius, y - radius), (x + 2 * radius, y + radius), color),
+            _ => self.draw_polygon(mark.corners().iter().map(|c| (x + place(c.0), y + place(c.1))).collect(), color),
         }
     }
 

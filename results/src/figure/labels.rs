@@ -46,6 +46,31 @@ pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
+/// Moves marks `(point, radius)` apart, in the given order, so that none covers another. A mark stays at its point if
+/// it can; else it goes to the nearest free place inside `plot`, over no later mark's point where possible.
+pub(super) fn spread_marks(marks: &[(SvgPoint, i32)], plot: LabelBox) -> Vec<SvgPoint> {
+    let around = |(at, radius): (SvgPoint, i32)| LabelBox::around_point(at, radius + 1);
+    let mut placed: Vec<LabelBox> = Vec::with_capacity(marks.len());
+    let mut spots = Vec::with_capacity(marks.len());
+    for (i, &((x, y), radius)) in marks.iter().enumerate() {
+        let rings = (1..24).flat_map(|ring| (0..16).map(move |turn| (f64::from(ring), f64::from(turn))));
+        let aside = rings.map(|(ring, turn)| {
+            let (far, angle) = (ring * f64::from(radius), std::f64::consts::TAU * turn / 16.0);
+            (x + (far * angle.cos()).round() as i32, y - (far * angle.sin()).round() as i32)
+        });
+        let free = |spot: &SvgPoint| !placed.iter().any(|other| other.overlaps(&around((*spot, radius))));
+        let later =
+            |spot: &SvgPoint| !marks[i + 1..].iter().any(|other| around(*other).overlaps(&around((*spot, radius))));
+        let places: Vec<SvgPoint> =
+            aside.filter(|spot| around((*spot, radius)).is_inside(&plot) && free(spot)).collect();
+        let at = (x, y);
+        let spot = if free(&at) { at } else { *places.iter().find(|s| later(s)).or(places.first()).unwrap_or(&at) };
+        placed.push(around((spot, radius)));
+        spots.push(spot);
+    }
+    spots
+}
+
 /// Places each label `(point, text)` near its point, in the given order.
 ///
 /// A label lies inside `plot`, and never covers another label or the mark of a labelled point. If possible, it
@@ -185,8 +210,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn marks_that_are_alone_stay_where_they_are() {
+        let marks = [((100, 100), 8), ((300, 100), 5), ((302, 101), 5)];
+        let spots = spread_marks(&marks, PLOT);
+        assert_eq!(spots[..2], [(100, 100), (300, 100)]);
+        assert!((spots[2].0 - 302).abs().max((spots[2].1 - 101).abs()) < 25, "{spots:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn no_mark_covers_another(points in prop::collection::vec((300..330_i32, 200..230_i32), 1..20)) {
+            let marks: Vec<(SvgPoint, i32)> = points.iter().map(|at| (*at, 8)).collect();
+            let spots = spread_marks(&marks, PLOT);
+            for (i, a) in spots.iter().enumerate() {
+                prop_assert!(spots[..i].iter().all(|b| (a.0 - b.0).abs().max((a.1 - b.1).abs()) >= 18), "{spots:?}");
+            }
+        }
+
         #[test]
         fn labels_never_overlap(points in prop::collection::vec((10..890_i32, 10..590_i32), 1..12)) {
             let labels: Vec<(SvgPoint, &str)> = points.iter().map(|p| (*p, "TPUv4, our plan")).collect();

@@ -1,7 +1,9 @@
 //! The figure of one quantity against another: all designs of a search, the Pareto front, and known chips.
 
 use super::axes::{PlotAxis, PlotFrame};
-use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE};
+use super::canvas::{
+    Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE, cut_to_width, text_width, wrap_to_width,
+};
 use super::labels::{self, LabelBox, LabelObstacles};
 use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
@@ -31,6 +33,8 @@ pub struct RunSeries {
     pub name: String,
     /// Its designs.
     pub points: Vec<DesignPoint>,
+    /// The words for its front in the legend: `Pareto front`.
+    pub front: String,
     /// The upper limit on x for the chips, if there is one. The front ends there.
     pub largest_x: Option<f64>,
     /// For a front with a third quantity: its name, and the points of all designs on that front.
@@ -40,8 +44,12 @@ pub struct RunSeries {
 /// A named design in the figure: TPUv4, or the best design found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedDesign {
-    /// Its name.
+    /// Its name in the figure.
     pub label: String,
+    /// The name of the chip. The same chip has the same mark in all runs.
+    pub chip: String,
+    /// The position of its run in the plot's series; `None` if it belongs to all of them.
+    pub run: Option<usize>,
     /// The horizontal value, in the unit of the figure.
     pub x: f64,
     /// The vertical value, in the unit of the figure.
@@ -128,7 +136,11 @@ pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
 fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
     let frame = plot_frame(plot);
     canvas.draw_bold_text(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
-    canvas.draw_text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+    let (size, subtitle) = lines_of_subtitle(&plot.subtitle);
+    let first = if subtitle.len() > 1 { 46 } else { 50 };
+    for (line, y) in subtitle.iter().zip((first..).step_by(16)) {
+        canvas.draw_text(line, (PLOT.left, y), size, GREY, (HPos::Left, VPos::Top));
+    }
     frame.draw_frame(canvas);
     let mut entries = Vec::new();
     // Rejected designs lie below evaluated ones, and evaluated ones below every front.
@@ -171,6 +183,17 @@ fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 
     at.1 + legend::legend_height(&entries, width) + 10
 }
 
+/// Returns the subtitle in one line, or in two lines of small text. Longer ones are cut.
+fn lines_of_subtitle(words: &str) -> (i32, Vec<String>) {
+    let width = SIZE.0 as i32 - PLOT.left - 10;
+    if text_width(words, LABEL) <= width {
+        return (LABEL, vec![words.to_owned()]);
+    }
+    let lines = wrap_to_width(words, SMALL, width);
+    let rest = lines.get(1..).map_or_else(String::new, |rest| rest.join(" "));
+    (SMALL, lines.into_iter().take(1).chain([cut_to_width(&rest, SMALL, width)]).collect())
+}
+
 fn plot_frame(plot: &ParetoPlot) -> PlotFrame {
     let points = || plot.series.iter().flat_map(|s| &s.points);
     let finite = |values: Vec<f64>| -> Option<(f64, f64)> {
@@ -195,10 +218,17 @@ fn tint_color(color: RGBColor, towards_white: f64) -> RGBColor {
     RGBColor(mix(color.0), mix(color.1), mix(color.2))
 }
 
+/// Returns the colour of a series and the mark of its designs. Those of 84 series differ.
+fn look_of_series(index: usize) -> (PlotMark, RGBColor) {
+    let marks = std::iter::once(PlotMark::Dot).chain(PlotMark::DISTINCT);
+    (marks.cycle().nth(index / PALETTE.len()).unwrap_or(PlotMark::Dot), PALETTE[index % PALETTE.len()])
+}
+
 /// Returns the style of an outcome: mark, radius, colour and words.
-fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, RGBColor, &'static str) {
+fn style_of_outcome(outcome: DesignStatus, series: usize) -> (PlotMark, i32, RGBColor, &'static str) {
+    let (mark, color) = look_of_series(series);
     match outcome {
-        DesignStatus::Evaluated => (PlotMark::Dot, 3, tint_color(color, 0.45), "evaluated"),
+        DesignStatus::Evaluated => (mark, 3, tint_color(color, 0.45), "evaluated"),
         DesignStatus::Pruned => (PlotMark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
         DesignStatus::Open => (PlotMark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
         DesignStatus::Infeasible => (PlotMark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the lower axis)"),
@@ -219,9 +249,9 @@ fn draw_designs(
     let mut entries: Vec<LegendEntry> = Vec::new();
     let mut together = 0;
     for (i, series) in plot.series.iter().enumerate() {
-        let total = draw_run_designs(canvas, frame, series, PALETTE[i % PALETTE.len()], outcome);
+        let total = draw_run_designs(canvas, frame, plot, i, outcome);
         together += total;
-        let (mark, radius, color, words) = style_of_outcome(outcome, PALETTE[i % PALETTE.len()]);
+        let (mark, radius, color, words) = style_of_outcome(outcome, i);
         let own = outcome == DesignStatus::Evaluated && plot.series.len() > 1;
         let (prefix, total) = if own { (format!("{}: ", series.name), total) } else { (String::new(), together) };
         if !own {
@@ -245,11 +275,11 @@ fn draw_designs(
 fn draw_run_designs(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
-    series: &RunSeries,
-    color: RGBColor,
+    plot: &ParetoPlot,
+    index: usize,
     outcome: DesignStatus,
 ) -> usize {
-    let (mark, radius, color, _) = style_of_outcome(outcome, color);
+    let (series, (mark, radius, color, _)) = (&plot.series[index], style_of_outcome(outcome, index));
     let mut spots: BTreeSet<SvgPoint> = BTreeSet::new();
     let mut total = 0_usize;
     for point in series.points.iter().filter(|p| p.outcome == outcome && p.x.is_finite()) {
@@ -278,7 +308,8 @@ fn draw_front(
     plot: &ParetoPlot,
     index: usize,
 ) -> (Vec<SvgPoint>, Vec<LegendEntry>) {
-    let (series, color) = (&plot.series[index], PALETTE[index % PALETTE.len()].to_rgba());
+    let (series, (mark, color)) = (&plot.series[index], look_of_series(index));
+    let color = color.to_rgba();
     let front = front_points(&series.points, &plot.x, &plot.y);
     let stairs = staircase_corners(frame, plot, series, &front);
     let along = stairs.windows(2).flat_map(|pair| points_between(pair[0], pair[1])).collect();
@@ -286,7 +317,7 @@ fn draw_front(
         canvas.draw_line(stairs, color, 2);
     }
     for (x, y) in &front {
-        canvas.draw_mark(PlotMark::Dot, frame.position_of(*x, *y), 4, color);
+        canvas.draw_mark(mark, frame.position_of(*x, *y), 4, color);
     }
     let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
     let words = |designs: usize, on: &str| {
@@ -298,7 +329,7 @@ fn draw_front(
         let places: Vec<SvgPoint> =
             all.iter().filter(|place| !front.contains(place)).map(|(x, y)| frame.position_of(*x, *y)).collect();
         places.iter().for_each(|place| canvas.draw_mark(PlotMark::Ring, *place, 4, color));
-        let words = words(places.len(), &format!("on the front for {third}"));
+        let words = words(places.len(), &format!("{} with {third}", series.front));
         entries.extend((!places.is_empty()).then_some(LegendEntry {
             mark: PlotMark::Ring,
             radius: 4,
@@ -307,7 +338,7 @@ fn draw_front(
             joined: false,
         }));
     }
-    let words = words(front.len(), "Pareto front");
+    let words = words(front.len(), &series.front);
     entries.extend((!front.is_empty()).then_some(LegendEntry {
         mark: PlotMark::Line,
         radius: 5,
@@ -348,8 +379,30 @@ fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
         .collect()
 }
 
-/// Draws marks and names of the reference designs. Names avoid `lines`. The plot has no room for the names of several
-/// runs: their designs then get numbers, and the returned legend entries have the names.
+/// Returns mark, radius and colour of each named design. The best one of a run is a large diamond, every other chip has
+/// a mark of its own. A design of one of several runs has the colour of this run.
+fn looks_of_references(named: &[&NamedDesign]) -> Vec<(PlotMark, i32, RGBColor)> {
+    let mut chips: Vec<(&str, usize)> = Vec::new();
+    let mut looks = Vec::with_capacity(named.len());
+    for design in named {
+        let color = design.run.map_or(INK, |run| PALETTE[run % PALETTE.len()]);
+        if design.best {
+            looks.push((PlotMark::Diamond, 8, color));
+            continue;
+        }
+        // Runs whose colours repeat have other marks.
+        let kind = (design.chip.as_str(), design.run.unwrap_or(0) / PALETTE.len());
+        let known = chips.iter().position(|chip| *chip == kind);
+        let at = known.unwrap_or(chips.len());
+        chips.extend(known.is_none().then_some(kind));
+        looks.push((PlotMark::DISTINCT[at % PlotMark::DISTINCT.len()], 6, color));
+    }
+    looks
+}
+
+/// Draws marks and names of the reference designs. Marks that would cover each other move aside, with a line to the
+/// place of the design. Names avoid `lines`. The plot has no room for the names of several runs: their designs then get
+/// numbers, and the returned legend entries have the names.
 fn draw_references(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -358,16 +411,19 @@ fn draw_references(
 ) -> Vec<LegendEntry> {
     let known = |r: &&NamedDesign| r.x.is_finite() && r.y.is_finite();
     let named: Vec<&NamedDesign> = plot.references.iter().filter(known).collect();
-    let at = |r: &NamedDesign| frame.position_of(r.x, r.y);
+    let looks = looks_of_references(&named);
     let numbered = plot.series.len() > 1;
     let name = |(i, r): (usize, &&NamedDesign)| if numbered { (i + 1).to_string() } else { r.label.clone() };
     let names: Vec<String> = named.iter().enumerate().map(name).collect();
-    let labels: Vec<(SvgPoint, &str)> = named.iter().zip(&names).map(|(r, name)| (at(r), name.as_str())).collect();
+    // Marks and labels stay above the marks on the lower axis.
+    let room = LabelBox { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
+    let places: Vec<(SvgPoint, i32)> =
+        named.iter().zip(&looks).map(|(r, look)| (frame.position_of(r.x, r.y), look.1)).collect();
+    let spots = labels::spread_marks(&places, room);
+    let labels: Vec<(SvgPoint, &str)> = spots.iter().zip(&names).map(|(at, name)| (*at, name.as_str())).collect();
     let all = plot.series.iter().flat_map(|s| evaluated_points(&s.points));
     let crowd: BTreeSet<SvgPoint> = all.map(|(x, y)| frame.position_of(x, y)).collect();
     let crowd: Vec<SvgPoint> = crowd.into_iter().collect();
-    // Labels stay above the marks on the lower axis.
-    let room = LabelBox { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
     let placed = labels::place_labels(&labels, &LabelObstacles { crowd: &crowd, lines }, room);
     for ((at, _), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
@@ -376,15 +432,16 @@ fn draw_references(
             canvas.draw_line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
-    // All wide rims are drawn before all marks, and each mark has a thin rim. Marks that lie close together therefore
-    // hide little of each other and do not merge.
-    let look = |i: usize| if named[i].best { (PlotMark::Diamond, 8) } else { (PlotMark::Square, 5) };
-    for (i, (at, _)) in labels.iter().enumerate() {
-        canvas.draw_mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());
+    for ((place, _), spot) in places.iter().zip(&spots).filter(|((place, _), spot)| place != *spot) {
+        canvas.draw_line(vec![*place, *spot], INK.to_rgba(), 1);
+        canvas.draw_mark(PlotMark::Dot, *place, 2, INK.to_rgba());
     }
-    for (i, (at, _)) in labels.iter().enumerate() {
-        canvas.draw_mark(look(i).0, *at, look(i).1 + 1, PAPER.to_rgba());
-        canvas.draw_mark(look(i).0, *at, look(i).1, INK.to_rgba());
+    for (at, (mark, radius, color)) in spots.iter().zip(&looks) {
+        canvas.draw_mark(*mark, *at, radius + 2, PAPER.to_rgba());
+        canvas.draw_mark(*mark, *at, *radius, INK.to_rgba());
+        if *color != INK {
+            canvas.draw_mark(*mark, *at, radius - 2, color.to_rgba());
+        }
     }
     for ((_, words), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
@@ -393,11 +450,11 @@ fn draw_references(
             canvas.draw_text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
         }
     }
-    let entry = |(i, r): (usize, &&NamedDesign)| {
+    let entry = |(i, (r, (mark, radius, color))): (usize, (&&NamedDesign, &(PlotMark, i32, RGBColor)))| {
         let words = format!("{}  {}", i + 1, r.label);
-        LegendEntry { mark: look(i).0, radius: look(i).1, color: INK.to_rgba(), words, joined: true }
+        LegendEntry { mark: *mark, radius: *radius, color: color.to_rgba(), words, joined: true }
     };
-    if numbered { named.iter().enumerate().map(entry).collect() } else { Vec::new() }
+    if numbered { named.iter().zip(&looks).enumerate().map(entry).collect() } else { Vec::new() }
 }
 
 #[cfg(test)]

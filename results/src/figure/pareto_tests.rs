@@ -14,15 +14,26 @@ fn more(label: &str) -> AxisScale {
     AxisScale { label: label.into(), more_is_better: true }
 }
 
+fn series(name: &str, points: Vec<DesignPoint>) -> RunSeries {
+    RunSeries { name: name.into(), points, front: "Pareto front".into(), largest_x: None, third: None }
+}
+
 fn plot(points: Vec<DesignPoint>) -> ParetoPlot {
-    let reference = |label: &str, rate| NamedDesign { label: label.into(), x: 278.8, y: rate, best: false };
+    let reference = |label: &str, rate| NamedDesign {
+        label: label.into(),
+        chip: label.into(),
+        run: None,
+        x: 278.8,
+        y: rate,
+        best: false,
+    };
     ParetoPlot {
         noun: "design",
         title: "llama2-7b on 1024 devices".into(),
         subtitle: "study phaze; proven".into(),
         x: less("die area (mm² at 7 nm)"),
         y: more("throughput (sequences/s)"),
-        series: vec![RunSeries { name: String::new(), points, largest_x: None, third: None }],
+        series: vec![series("", points)],
         references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
         left_out: Some("not drawn for want of die area: tpu_v7".into()),
     }
@@ -70,12 +81,7 @@ fn labels_and_units_are_in_the_figure() {
 #[test]
 fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     let rejected = DesignPoint { x: 200.0, outcome: DesignStatus::Pruned, y: Some(60.0) };
-    let series = |name: &str| RunSeries {
-        name: name.into(),
-        points: vec![point(100.0, 50.0), rejected],
-        largest_x: None,
-        third: None,
-    };
+    let series = |name: &str| series(name, vec![point(100.0, 50.0), rejected]);
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
     let figure = draw_pareto(&several).unwrap();
     let svg = figure.svg();
@@ -138,16 +144,17 @@ fn designs_on_the_front_for_a_third_quantity_have_rings() {
     let mut plot = plot(vec![point(100.0, 50.0), point(120.0, 40.0)]);
     plot.series[0].third = Some(("power".into(), vec![(100.0, 50.0), (120.0, 40.0)]));
     let svg = draw_pareto(&plot).unwrap().svg().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(svg.contains("on the front for power, 1 design") && svg.contains("Pareto front, 1 design"), "{svg}");
+    assert!(svg.contains("Pareto front with power, 1 design") && svg.contains("Pareto front, 1 design"), "{svg}");
 }
 
 #[test]
 fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
-    let series =
-        |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
+    let series = |name: &str| series(name, vec![point(100.0, 50.0)]);
     let words = "a chip with a long name that takes two lines of the legend";
     let reference = |i: i32| NamedDesign {
         label: format!("{words}, {i}"),
+        chip: i.to_string(),
+        run: None,
         x: 100.0 + 20.0 * f64::from(i),
         y: 50.0 + 3.0 * f64::from(i),
         best: i == 0 || i == 9,
@@ -166,7 +173,74 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
     // A short legend leaves the height at its minimum.
     assert!(svg.contains("<svg width=\"1200\"") && !svg.contains("height=\"720\" viewBox"));
     assert!(draw_pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
-    // For each of two designs: a diamond beside its name and one in the plot. Its rims are two more.
-    let ink = format!("fill=\"#{:02X}{:02X}{:02X}\"", INK.0, INK.1, INK.2);
-    assert_eq!(lines().filter(|line| line.starts_with("<polygon") && line.contains(&ink)).count(), 4, "{svg}");
+    // For each of two designs: a diamond beside its name and one in the plot.
+    let diamonds =
+        lines().filter(|line| line.starts_with("<polygon") && shape_of(line).1 == shape_of_mark(PlotMark::Diamond, 8));
+    assert_eq!(diamonds.filter(|line| line.contains(&fill(INK))).count(), 4, "{svg}");
+}
+
+fn fill(color: RGBColor) -> String {
+    format!("fill=\"#{:02X}{:02X}{:02X}\"", color.0, color.1, color.2)
+}
+
+/// The first corner of a polygon, and all corners relative to it.
+fn shape_of(polygon: &str) -> (SvgPoint, Vec<SvgPoint>) {
+    let places = polygon.split_once("points=\"").unwrap().1.split_once('"').unwrap().0;
+    let corner = |place: &str| {
+        let (x, y) = place.split_once(',').unwrap();
+        (x.parse::<i32>().unwrap(), y.parse::<i32>().unwrap())
+    };
+    let corners: Vec<SvgPoint> = places.split_whitespace().map(corner).collect();
+    let first = corners[0];
+    (first, corners.iter().map(|(x, y)| (x - first.0, y - first.1)).collect())
+}
+
+fn shape_of_mark(mark: PlotMark, radius: i32) -> Vec<SvgPoint> {
+    let figure = Canvas::draw_figure("", (50, 50), |canvas| canvas.draw_mark(mark, (25, 25), radius, INK.to_rgba()));
+    let figure = figure.unwrap();
+    shape_of(figure.svg().lines().find(|line| line.trim().starts_with("<polygon")).unwrap()).1
+}
+
+#[test]
+fn no_two_named_designs_share_a_mark_and_none_covers_another() {
+    let chips = ["best found", "smallest within 1 %", "phaze_tpuv4, our best plan", "phaze_tpuv4, expert's placement"];
+    let design = |(i, chip): (usize, &&str)| NamedDesign {
+        label: (*chip).into(),
+        chip: (*chip).into(),
+        run: None,
+        x: 278.8 + 0.01 * i as f64,
+        y: 90.0,
+        best: i == 0,
+    };
+    let references: Vec<NamedDesign> = chips.iter().enumerate().map(design).collect();
+    let named: Vec<&NamedDesign> = references.iter().collect();
+    let looks = looks_of_references(&named);
+    for (i, look) in looks.iter().enumerate() {
+        assert!(looks[..i].iter().all(|other| other.0 != look.0), "{looks:?}");
+    }
+    // In two runs each chip has one mark, in the colours of the runs.
+    let again = references.iter().map(|design| NamedDesign { run: Some(1), ..design.clone() });
+    let both: Vec<NamedDesign> =
+        references.iter().map(|design| NamedDesign { run: Some(0), ..design.clone() }).chain(again).collect();
+    let looks = looks_of_references(&both.iter().collect::<Vec<_>>());
+    for (own, other) in looks.iter().zip(&looks[chips.len()..]) {
+        assert!(own.0 == other.0 && own.2 != other.2, "{looks:?}");
+    }
+    let svg = draw_pareto(&ParetoPlot { references, ..plot(vec![point(100.0, 50.0)]) }).unwrap().svg().to_owned();
+    let marks: Vec<Vec<SvgPoint>> = svg
+        .lines()
+        .filter(|line| line.trim().starts_with("<polygon") && line.contains(&fill(INK)))
+        .map(shape_of)
+        .map(|((x, y), corners)| corners.iter().map(|corner| (x + corner.0, y + corner.1)).collect())
+        .collect();
+    assert_eq!(marks.len(), chips.len(), "{svg}");
+    let span = |mark: &[SvgPoint], of: fn(&SvgPoint) -> i32| {
+        (mark.iter().map(of).min().unwrap(), mark.iter().map(of).max().unwrap())
+    };
+    for (i, a) in marks.iter().enumerate() {
+        for b in &marks[..i] {
+            let apart = |of: fn(&SvgPoint) -> i32| span(a, of).1 < span(b, of).0 || span(b, of).1 < span(a, of).0;
+            assert!(apart(|at| at.0) || apart(|at| at.1), "{a:?} {b:?}");
+        }
+    }
 }

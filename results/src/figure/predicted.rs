@@ -6,8 +6,8 @@ use super::labels::LabelBox;
 use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
 use crate::text::format_count;
-use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
+use plotters::style::{Color, RGBAColor};
 use std::collections::BTreeSet;
 
 /// Rows of one group: a data set, or a kernel on a chip.
@@ -37,8 +37,12 @@ pub struct PredictedPlot {
 const SIZE: (u32, u32) = (1000, 760);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 700, bottom: 684 };
 
-/// The marks of the groups, in order. With six colours, they distinguish 30 groups.
-const MARKS: [PlotMark; 5] = [PlotMark::Dot, PlotMark::Diamond, PlotMark::Triangle, PlotMark::Square, PlotMark::Ring];
+/// Returns the mark and the colour of a group by its position. Those of 90 groups differ.
+fn look_of_group(index: usize) -> (PlotMark, RGBAColor) {
+    let marks = [PlotMark::Dot, PlotMark::Diamond].into_iter().chain(PlotMark::DISTINCT);
+    let mark = marks.cycle().nth(index / PALETTE.len()).unwrap_or(PlotMark::Dot);
+    (mark, PALETTE[index % PALETTE.len()].mix(0.6))
+}
 
 /// Returns the points that a logarithmic axis can show: both values are finite and positive.
 fn drawable_points(group: &PredictedGroup) -> impl Iterator<Item = (f64, f64)> {
@@ -113,8 +117,7 @@ fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry>
 
 /// Draws a group, and returns its legend entry with the number of points and their mean absolute error.
 fn draw_group(canvas: &mut Canvas<'_>, frame: &PlotFrame, group: &PredictedGroup, index: usize) -> LegendEntry {
-    let color = PALETTE[index % PALETTE.len()].mix(0.6);
-    let mark = MARKS[index / PALETTE.len() % MARKS.len()];
+    let (mark, color) = look_of_group(index);
     let spots: BTreeSet<SvgPoint> = drawable_points(group).map(|(m, p)| frame.position_of(m, p)).collect();
     for spot in spots {
         canvas.draw_mark(mark, spot, 3, color);

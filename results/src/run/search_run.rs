@@ -268,6 +268,28 @@ impl SearchRun {
         self.record.best.as_ref().map_or(&[], |best| &best.models)
     }
 
+    /// Returns the words for the non-dominated designs along the axes. They are the front of the space where the search
+    /// looked for it, or evaluated every design that runs.
+    #[must_use]
+    pub fn front_words(&self, axes: FrontAxes) -> String {
+        let (certificate, options) = (&self.record.certificate, &self.record.study.options);
+        let (own, decided) = (self.axes_of_front(), certificate.open == 0);
+        // Records without this option are of searches that all looked for the front.
+        let searched = options
+            .get("front")
+            .is_none_or(|axes| axes.split(',').any(|name| FrontQuantity::from_name(name).is_some()));
+        // A front of three quantities contains the fronts of any two of them.
+        let along = axes.all_quantities().all(|quantity| own.all_quantities().any(|known| known == quantity));
+        let within = options.get("within_percent").and_then(|percent| percent.parse::<f64>().ok()).unwrap_or(0.0);
+        if decided && (certificate.pruned == 0 || (searched && along && within == 0.0)) {
+            "Pareto front".to_owned()
+        } else if decided && searched && along {
+            format!("Pareto front within {within} %")
+        } else {
+            "non-dominated of the designs evaluated".to_owned()
+        }
+    }
+
     fn proof_note(&self) -> String {
         let certificate = &self.record.certificate;
         match (certificate.proof, certificate.gap) {
@@ -377,7 +399,7 @@ impl SearchRun {
                 (Some(x), Some(y)) => {
                     let other = node.filter(|node| Some(*node) != common);
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
-                    drawn.push(NamedDesign { label, x, y, best: at == 0 });
+                    drawn.push(NamedDesign { chip: label.clone(), label, run: None, x, y, best: at == 0 });
                 }
                 // A chip that runs nothing is not drawn; the comparison lists it.
                 (None, Some(_)) => left_out.push(label),
@@ -388,6 +410,9 @@ impl SearchRun {
     }
 }
 
+/// The largest relative distance at which a chip of several runs stands in one place: less than a pixel of a figure.
+const SAME_PLACE: f64 = 1e-3;
+
 /// Returns the named chips of a figure of several runs, each point once, and the chips that cannot be drawn.
 fn named_chips_of_runs(
     runs: &[SearchRun],
@@ -395,30 +420,70 @@ fn named_chips_of_runs(
     common: Option<&String>,
 ) -> (Vec<NamedDesign>, Vec<String>) {
     let (mut references, mut left_out): (Vec<NamedDesign>, Vec<String>) = (Vec::new(), Vec::new());
-    for run in runs {
+    let near = |a: f64, b: f64| (a - b).abs() <= SAME_PLACE * a.abs().max(b.abs());
+    for (at, run) in runs.iter().enumerate() {
         let (drawn, not_drawn) = run.named_chips(axes, common);
         left_out.extend(not_drawn);
-        for r in drawn {
-            let (label, x, y) = (r.label, r.x, r.y);
-            // If several runs have a chip at the same point, its label names no run.
+        for own in drawn {
             let same = |known: &&mut NamedDesign| {
-                !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"))
+                !own.best && known.chip == own.chip && near(known.x, own.x) && near(known.y, own.y)
             };
-            if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
-                continue;
-            }
             match references.iter_mut().find(same) {
-                Some(known) => known.label = label,
-                None => {
-                    let label = if runs.len() > 1 { format!("{}: {label}", run.name) } else { label };
-                    references.push(NamedDesign { label, x, y, best: r.best });
+                // A chip that several runs have in one place names no run.
+                Some(known) => (known.label, known.run) = (own.label, None),
+                None if runs.len() > 1 => {
+                    let label = format!("{}: {}", run.name, own.label);
+                    references.push(NamedDesign { label, run: Some(at), ..own });
                 }
+                None => references.push(own),
             }
         }
     }
     left_out.sort();
     left_out.dedup();
     (references, left_out)
+}
+
+/// Describes in one line how the questions of several runs differ, with the value of each run.
+fn describe_questions(runs: &[SearchRun]) -> String {
+    let facts = |run: &SearchRun| {
+        let study = &run.record.study;
+        let mut facts = vec![
+            ("model".to_owned(), study.model.clone()),
+            ("study".to_owned(), study.name.clone()),
+            ("devices".to_owned(), format!("{} x {}", format_count(study.devices), study.fabric)),
+            ("sequences per step".to_owned(), format_count(study.global_batch_sequences)),
+            ("tokens per sequence".to_owned(), format_count(study.sequence_tokens)),
+            ("stack".to_owned(), study.stack.clone()),
+            ("searched for".to_owned(), study.objective.clone()),
+            ("plans".to_owned(), study.plans.clone()),
+        ];
+        facts.extend(study.options.iter().map(|(key, value)| (key.replace('_', " "), value.clone())));
+        facts
+    };
+    let of_runs: Vec<Vec<(String, String)>> = runs.iter().map(facts).collect();
+    let mut names: Vec<&String> = Vec::new();
+    for (name, _) in of_runs.iter().flatten() {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let value_of = |facts: &'_ [(String, String)], name: &String| {
+        facts.iter().find(|fact| fact.0 == *name).map_or_else(|| "none".to_owned(), |fact| fact.1.clone())
+    };
+    let difference = |name: &String| {
+        let values: Vec<String> = of_runs.iter().map(|facts| value_of(facts, name)).collect();
+        if values.iter().all(|value| *value == values[0]) {
+            return None;
+        }
+        let each = runs.iter().zip(&values).map(|(run, value)| format!("{value} ({})", run.name));
+        Some(format!("{name}: {}", each.collect::<Vec<_>>().join(", ")))
+    };
+    let differences: Vec<String> = names.into_iter().filter_map(difference).collect();
+    match differences.is_empty() {
+        true => format!("{} runs of one question", runs.len()),
+        false => format!("{} runs. {}", runs.len(), differences.join("; ")),
+    }
 }
 
 /// Draws one or more runs along the axes of a front. With several runs, each is a series under its name, and the labels
@@ -432,7 +497,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
     models.dedup();
     let subtitle = match runs {
         [run] => format!("{}; {}", run.setting_line(), run.proof_note()),
-        _ => format!("{} runs", runs.len()),
+        _ => describe_questions(runs),
     };
     let node = runs
         .first()
@@ -467,6 +532,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
         RunSeries {
             name: if several { name } else { String::new() },
             points: run.designs.iter().filter_map(point).collect(),
+            front: run.front_words(axes),
             largest_x: run.largest_allowed(axes.x),
             third: axes.z.map(third),
         }

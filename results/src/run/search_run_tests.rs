@@ -71,6 +71,43 @@ fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
     assert!(svg.contains("tpu_v4"));
 }
 
+#[test]
+fn only_what_the_search_proved_is_called_a_front() {
+    let mut run = run("a");
+    let area = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
+    let power = FrontAxes { x: FrontQuantity::Power, ..area };
+    let words = |run: &SearchRun, axes: FrontAxes| run.front_words(axes);
+    let not = "non-dominated of the designs evaluated";
+    run.record.certificate.objective = "throughput".into();
+    (run.record.certificate.open, run.record.certificate.pruned) = (0, 10);
+    run.record.study.options.insert("front".into(), "area".into());
+    run.record.study.options.insert("within_percent".into(), "0".into());
+    assert_eq!((words(&run, area).as_str(), words(&run, power).as_str()), ("Pareto front", not));
+    run.record.study.options.insert("within_percent".into(), "1".into());
+    assert_eq!(words(&run, area), "Pareto front within 1 %");
+    run.record.study.options.insert("front".into(), "none".into());
+    assert_eq!(words(&run, area), not);
+    // A sweep evaluates every design that runs.
+    run.record.certificate.pruned = 0;
+    assert_eq!((words(&run, area).as_str(), words(&run, power).as_str()), ("Pareto front", "Pareto front"));
+    run.record.certificate.open = 1;
+    assert_eq!(words(&run, area), not);
+    let svg = drawn(std::slice::from_ref(&run)).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(svg.contains("non-dominated of") && !svg.contains("Pareto front"), "{svg}");
+}
+
+#[test]
+fn the_figure_of_several_runs_says_what_differs() {
+    let (a, mut b) = (run("a"), run("b"));
+    assert_eq!(describe_questions(&[a.clone(), b.clone()]), "2 runs of one question");
+    b.record.study.objective = "energy".into();
+    b.record.study.options.insert("max_power_w".into(), "350".into());
+    let words = describe_questions(&[a.clone(), b.clone()]);
+    let expected =
+        format!("2 runs. searched for: {} (a), energy (b); max power w: none (a), 350 (b)", a.record.study.objective);
+    assert_eq!(words, expected);
+}
+
 fn found() -> FoundFiles {
     FoundFiles {
         chip: Some("name = \"chip\"".into()),

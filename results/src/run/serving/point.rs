@@ -195,7 +195,8 @@ pub fn plot_of_fronts(runs: &[(&str, &DeploymentQuestion, &[ServedPoint])], axis
                 y: Some(point.tokens_per_s_per_device),
             };
             let points = own.map(of).collect();
-            series.push(RunSeries { name: words.join(", "), points, largest_x: None, third: None });
+            let front = "Pareto front".to_owned();
+            series.push(RunSeries { name: words.join(", "), points, front, largest_x: None, third: None });
         }
     }
     let models: Vec<&str> = runs.iter().map(|(_, asked, _)| asked.model.as_str()).collect();
