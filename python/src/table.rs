@@ -31,7 +31,11 @@ impl From<RecordBatch> for Table {
 }
 
 /// Rows of a piece that is read from a file.
-const ROWS: usize = 65_536;
+const ROWS: usize = 8_192;
+
+/// Limit on the memory of a table that is read from a file, in bytes: 4 GiB, some millions of designs. A small file may
+/// hold far more, because equal rows compress to almost nothing.
+const MOST_MEMORY: usize = 4 << 30;
 
 /// The most levels of objects in objects that become columns.
 const DEEPEST: usize = 8;
@@ -118,7 +122,17 @@ pub fn read_designs(py: Python<'_>, file: PathBuf, sealed: bool) -> PyResult<Tab
 fn read_parquet(bytes: Bytes) -> Result<Table, ArrowError> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?.with_batch_size(ROWS).build()?;
     let schema = reader.schema();
-    Ok(Table { schema, batches: reader.collect::<Result<_, _>>()? })
+    let (mut batches, mut left) = (Vec::new(), MOST_MEMORY);
+    for batch in reader {
+        let batch = batch?;
+        left = left.checked_sub(batch.get_array_memory_size()).ok_or_else(|| {
+            let limit =
+                format!("its rows take more than {} GiB; read it piece by piece with DuckDB", MOST_MEMORY >> 30);
+            ArrowError::MemoryError(limit)
+        })?;
+        batches.push(batch);
+    }
+    Ok(Table { schema, batches })
 }
 
 /// The column of errors.

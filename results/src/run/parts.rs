@@ -189,7 +189,7 @@ impl SearchParts {
 fn merged_answer(directory: &Path) -> Result<PartAnswer, SearchPartsError> {
     DigestList::read_from(directory)?.verify_file(directory, DECIDED)?;
     let file = directory.join(DECIDED);
-    let bytes = std::fs::read(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
+    let bytes = files::read_whole(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
     postcard::from_bytes(&bytes).map_err(|why| SearchPartsError::Malformed { file, why: why.to_string() })
 }
 
@@ -238,7 +238,7 @@ impl BestKnown {
 
     /// Reads the designs that another part shares. Empty if the file is missing or belongs to another search.
     fn read_message(&self, part: u32) -> Vec<FrontPoint> {
-        let text = std::fs::read(self.message_file(part)).ok();
+        let text = files::read_whole(&self.message_file(part)).ok();
         let told: Option<BestMessage> = text.and_then(|text| serde_json::from_slice(&text).ok());
         told.filter(|told| told.facts.is_same_search(&self.facts)).map_or_else(Vec::new, |told| told.front)
     }

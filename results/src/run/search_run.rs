@@ -165,7 +165,7 @@ impl SearchRun {
     ///
     /// # Errors
     /// Errors of the system; a value that is not finite. If writing fails before the first file is put in place, no
-    /// file of the run is there.
+    /// file of the run is there, and an older run is whole.
     pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let mut files = vec![(path(DESIGNS), design_file::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
@@ -189,10 +189,7 @@ impl SearchRun {
         let missing = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| *name);
         let missing = missing.chain(PARETO_FILES.into_iter().filter(|_| self.record.certificate.robust));
         let missing = missing.chain(TORNADO_FILES.into_iter().filter(|_| self.record.decision.is_none()));
-        for name in missing.filter(|name| path(name).exists()) {
-            std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
-        }
-        files::write_files(&files)?;
+        files::replace_files(&files, &missing.map(path).collect::<Vec<_>>())?;
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
@@ -200,7 +197,7 @@ impl SearchRun {
     /// The figure is not verified, because `pareto` may have replaced it.
     pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
         verify_file(directory, DESIGNS)?;
-        let designs = design_file::read_designs(&directory.join(DESIGNS))?;
+        let designs = design_file::read_designs(&directory.join(DESIGNS), record.certificate.designs)?;
         Ok(Self { name: run_name(directory), record, designs })
     }
 

@@ -127,6 +127,25 @@ fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
 }
 
 #[test]
+fn a_run_that_cannot_be_written_leaves_the_older_one_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    run("older").write_run(dir.path(), &found()).unwrap();
+    let older = SearchRun { name: crate::run::search_run::run_name(dir.path()), ..run("older") };
+    // A directory in the place of a temporary file stops the writing.
+    let obstacle = files::temporary_path(&dir.path().join(RECORD));
+    std::fs::create_dir(&obstacle).unwrap();
+    let error = run("newer").write_run(dir.path(), &FoundFiles::default()).unwrap_err().to_string();
+    assert!(error.contains("record.json: cannot be written"), "{error}");
+    assert_eq!(SearchRun::read_chip(dir.path()).unwrap(), "name = \"chip\"");
+    assert_eq!(read_search(dir.path()).unwrap(), older);
+    assert!(FILES.iter().all(|name| dir.path().join(name).is_file()));
+    // Without the obstacle the stale files go.
+    std::fs::remove_dir(&obstacle).unwrap();
+    run("newer").write_run(dir.path(), &FoundFiles::default()).unwrap();
+    assert!([CHIP, FABRIC, PROGRESS].iter().all(|name| !dir.path().join(name).exists()));
+}
+
+#[test]
 fn a_run_reads_back_and_writes_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));

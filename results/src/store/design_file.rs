@@ -6,14 +6,14 @@
 //! readers trust the lengths and offsets in a file.
 
 use crate::store::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
-use crate::store::files::WriteError;
+use crate::store::files::{self, WriteError};
 use crate::store::seal::{self, SealState};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
 use parquet::column::reader::ColumnReader;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -35,6 +35,13 @@ const CHECKSUM_KEY: &str = "coplace.checksum";
 
 /// Rows per row group. Writing takes some megabytes of memory, independent of the size of the space.
 const ROW_GROUP: usize = 65_536;
+
+/// Rows that are decoded at a time. Their cells take some tens of megabytes.
+const BATCH: usize = 8_192;
+
+/// Limit on the memory of decoded rows, in bytes: 2 GiB. Space for over a million designs, of which a search one by one
+/// has 300,000 per capacity of HBM. A small file may hold far more, because equal rows compress to almost nothing.
+const MOST_MEMORY: usize = 1 << 31;
 
 /// An error of reading or writing a store of designs.
 #[derive(Debug, thiserror::Error)]
@@ -223,13 +230,16 @@ pub(crate) fn write_column(
     Ok(())
 }
 
-/// Reads all rows of a store. Unknown columns are ignored; cells of missing optional columns are `None`.
+/// Reads all rows of a store. Unknown columns are ignored; cells of missing optional columns are `None`. `designs` is
+/// the number of designs that the record counts; a store has no more rows.
 ///
 /// # Errors
-/// A file that is missing, damaged, of another format or not written by coplace; a value that does not fit its column.
-pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+/// A file that is missing, damaged, of another format or not written by coplace; more rows than designs, or rows that
+/// take more than 2 GiB of memory; a value that does not fit its column.
+pub fn read_designs(path: &Path, designs: u64) -> Result<Vec<DesignRow>, StoreError> {
     read_sealed(path)?;
-    let decoded = catch_panic(|| decode_rows(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
+    let decoded =
+        catch_panic(|| decode_rows(path, designs)).map_err(|why| StoreError::Damaged { file: path.into(), why });
     decoded?
 }
 
@@ -239,7 +249,7 @@ pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
 /// A file that is missing, damaged, or has no checksum.
 pub fn read_sealed(path: &Path) -> Result<Vec<u8>, StoreError> {
     let broken = |why: &str| StoreError::Damaged { file: path.into(), why: why.into() };
-    let bytes = std::fs::read(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
+    let bytes = files::read_whole(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
     match seal::check_seal(&bytes) {
         SealState::Intact => Ok(bytes),
         SealState::Broken => Err(broken("its checksum does not match")),
@@ -265,7 +275,7 @@ fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Decodes the rows of a store with a valid checksum.
-fn decode_rows(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+fn decode_rows(path: &Path, designs: u64) -> Result<Vec<DesignRow>, StoreError> {
     let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
     let file = File::open(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
     let reader = SerializedFileReader::new(file).map_err(damaged)?;
@@ -275,16 +285,44 @@ fn decode_rows(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     if format.as_deref() != Some(FORMAT) {
         return Err(StoreError::Foreign { file: path.into(), found: format.unwrap_or_else(|| "missing".into()) });
     }
+    let mut left = check_size(metadata, designs).map_err(damaged)?;
     let mut rows = Vec::new();
     for group in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(group).map_err(damaged)?;
-        let columns = read_columns(path, group.as_ref())?;
-        append_row_group(path, columns, &mut rows)?;
+        let mut columns = open_columns(path, group.as_ref())?;
+        let mut missing = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
+        while missing > 0 {
+            let count = missing.min(BATCH);
+            let cells = columns.iter_mut().map(|column| column.read_cells(count, &mut left));
+            append_rows(path, cells.collect::<Result<_, _>>().map_err(damaged)?, &mut rows)?;
+            missing -= count;
+        }
     }
     Ok(rows)
 }
 
-fn append_row_group(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
+/// Returns the memory in bytes that is left for the texts of a store's rows. The error is too many rows or bytes.
+fn check_size(metadata: &ParquetMetaData, designs: u64) -> Result<usize, ParquetError> {
+    let unsigned = |count: i64| u64::try_from(count).unwrap_or(u64::MAX);
+    let sum = |counts: &mut dyn Iterator<Item = i64>| counts.map(unsigned).fold(0, u64::saturating_add);
+    let rows = sum(&mut metadata.row_groups().iter().map(RowGroupMetaData::num_rows));
+    if rows > designs {
+        let why = format!("it has {rows} rows, the record beside it counts {designs} designs");
+        return Err(ParquetError::General(why));
+    }
+    let left = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(size_of::<DesignRow>()));
+    let left =
+        left.and_then(|bytes| MOST_MEMORY.checked_sub(bytes)).ok_or_else(|| too_large(&format!("{rows} rows")))?;
+    let pages = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
+    let pages = sum(&mut pages.map(ColumnChunkMetaData::uncompressed_size));
+    if pages > MOST_MEMORY as u64 { Err(too_large(&format!("pages of {pages} bytes"))) } else { Ok(left) }
+}
+
+fn too_large(what: &str) -> ParquetError {
+    ParquetError::General(format!("it has {what}, more than {} GiB of memory hold", MOST_MEMORY >> 30))
+}
+
+fn append_rows(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
     let count = columns.first().map_or(0, Vec::len);
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     for _ in 0..count {
@@ -300,26 +338,25 @@ fn append_row_group(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<De
     Ok(())
 }
 
-/// Reads all columns of a row group, in the order of [`DesignRow::COLUMNS`].
-fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<StoreCell>>, StoreError> {
+/// A column of a row group that is read in batches.
+struct OpenColumn {
+    name: &'static str,
+    /// `None` if an optional column is missing.
+    reader: Option<ColumnReader>,
+    nullable: bool,
+}
+
+/// Opens all columns of a row group, in the order of [`DesignRow::COLUMNS`].
+fn open_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<OpenColumn>, StoreError> {
     let metadata = group.metadata();
-    let damaged = |why: String| StoreError::Damaged { file: path.into(), why };
-    let rows = usize::try_from(metadata.num_rows()).map_err(|e| damaged(e.to_string()))?;
-    let mut columns = Vec::with_capacity(DesignRow::COLUMNS.len());
-    for column in DesignRow::COLUMNS {
-        let Some(at) = find_column(path, metadata, column)? else {
-            columns.push(vec![StoreCell::Null; rows]);
-            continue;
-        };
-        let reader = group.get_column_reader(at).map_err(|e| damaged(e.to_string()))?;
-        let nullable = metadata.column(at).column_descr().max_def_level() > 0;
-        let cells = read_column(reader, rows, nullable).map_err(|e| damaged(e.to_string()))?;
-        if cells.len() != rows {
-            return Err(damaged(format!("column `{}` has {} of {rows} rows", column.name, cells.len())));
-        }
-        columns.push(cells);
-    }
-    Ok(columns)
+    let open = |column: &StoreColumn| {
+        let at = find_column(path, metadata, column)?;
+        let reader = at.map(|at| group.get_column_reader(at)).transpose();
+        let reader = reader.map_err(|e| StoreError::Damaged { file: path.into(), why: e.to_string() })?;
+        let nullable = at.is_some_and(|at| metadata.column(at).column_descr().max_def_level() > 0);
+        Ok(OpenColumn { name: column.name, reader, nullable })
+    };
+    DesignRow::COLUMNS.iter().map(open).collect()
 }
 
 /// Finds the position of a column in the file; `None` if an optional column is missing. The error is a required column
@@ -349,36 +386,49 @@ fn find_column(path: &Path, group: &RowGroupMetaData, column: &StoreColumn) -> R
     }
 }
 
-fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<StoreCell>, ParquetError> {
-    let mut levels = Vec::new();
-    let levels_wanted = nullable.then_some(&mut levels);
-    let values: Vec<StoreCell> = match reader {
-        ColumnReader::Int64ColumnReader(mut r) => {
-            let mut values = Vec::new();
-            r.read_records(rows, levels_wanted, None, &mut values)?;
-            values.into_iter().map(StoreCell::Int).collect()
+impl OpenColumn {
+    /// Reads the next `rows` cells. Takes the bytes of texts from `left`.
+    fn read_cells(&mut self, rows: usize, left: &mut usize) -> Result<Vec<StoreCell>, ParquetError> {
+        let mut levels = Vec::new();
+        let levels_wanted = self.nullable.then_some(&mut levels);
+        let values: Vec<StoreCell> = match &mut self.reader {
+            None => return Ok(vec![StoreCell::Null; rows]),
+            Some(ColumnReader::Int64ColumnReader(r)) => {
+                let mut values = Vec::new();
+                r.read_records(rows, levels_wanted, None, &mut values)?;
+                values.into_iter().map(StoreCell::Int).collect()
+            }
+            Some(ColumnReader::DoubleColumnReader(r)) => {
+                let mut values = Vec::new();
+                r.read_records(rows, levels_wanted, None, &mut values)?;
+                values.into_iter().map(StoreCell::Float).collect()
+            }
+            Some(ColumnReader::ByteArrayColumnReader(r)) => {
+                let mut values: Vec<ByteArray> = Vec::new();
+                r.read_records(rows, levels_wanted, None, &mut values)?;
+                // Rows may share one long text of the file, which each of them copies.
+                let text = |bytes: ByteArray| {
+                    *left = left.checked_sub(bytes.len()).ok_or_else(|| too_large("texts"))?;
+                    bytes.as_utf8().map(|text| StoreCell::Text(text.to_owned()))
+                };
+                values.into_iter().map(text).collect::<Result<_, _>>()?
+            }
+            Some(_) => return Err(ParquetError::General("a column has an unexpected type".into())),
+        };
+        let cells = if self.nullable { with_nulls(&levels, values) } else { values };
+        if cells.len() != rows {
+            let (name, found) = (self.name, cells.len());
+            return Err(ParquetError::General(format!("column `{name}` has {found} of the next {rows} rows")));
         }
-        ColumnReader::DoubleColumnReader(mut r) => {
-            let mut values = Vec::new();
-            r.read_records(rows, levels_wanted, None, &mut values)?;
-            values.into_iter().map(StoreCell::Float).collect()
-        }
-        ColumnReader::ByteArrayColumnReader(mut r) => {
-            let mut values: Vec<ByteArray> = Vec::new();
-            r.read_records(rows, levels_wanted, None, &mut values)?;
-            let text = |bytes: ByteArray| bytes.as_utf8().map(|text| StoreCell::Text(text.to_owned()));
-            values.into_iter().map(text).collect::<Result<_, _>>()?
-        }
-        _ => return Err(ParquetError::General("a column has an unexpected type".into())),
-    };
-    if !nullable {
-        return Ok(values);
+        Ok(cells)
     }
+}
+
+/// Returns the cells of a column with missing values.
+fn with_nulls(levels: &[i16], values: Vec<StoreCell>) -> Vec<StoreCell> {
     let mut values = values.into_iter();
-    Ok(levels
-        .into_iter()
-        .map(|level| if level == 0 { StoreCell::Null } else { values.next().unwrap_or(StoreCell::Null) })
-        .collect())
+    let mut cell = |level: &i16| if *level == 0 { StoreCell::Null } else { values.next().unwrap_or(StoreCell::Null) };
+    levels.iter().map(&mut cell).collect()
 }
 
 #[cfg(test)]

@@ -27,6 +27,13 @@ fn row(index: i64) -> DesignRow {
     row
 }
 
+/// Reads a store whose record counts `DESIGNS` designs.
+fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+    super::read_designs(path, DESIGNS)
+}
+
+const DESIGNS: u64 = 70_000;
+
 fn written(rows: &[DesignRow]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("designs.parquet");
@@ -48,6 +55,32 @@ fn more_than_one_row_group_keeps_the_order() {
     let rows: Vec<DesignRow> = (0..ROW_GROUP as i64 + 10).map(row).collect();
     let (_dir, path) = written(&rows);
     assert!(read_designs(&path).unwrap() == rows);
+}
+
+#[test]
+fn more_rows_than_the_record_counts_are_refused_before_they_are_decoded() {
+    let rows: Vec<DesignRow> = (0..25).map(row).collect();
+    let (_dir, path) = written(&rows);
+    assert_eq!(super::read_designs(&path, 25).unwrap().len(), 25);
+    let error = super::read_designs(&path, 24).unwrap_err().to_string();
+    assert!(error.starts_with(&path.display().to_string()), "{error}");
+    assert!(error.contains("it has 25 rows, the record beside it counts 24 designs"), "{error}");
+}
+
+/// A text is stored once and read for every row, so that a small file may fill the memory.
+#[test]
+fn texts_that_rows_share_count_for_each_row() {
+    let long = "x".repeat(1 << 20);
+    let (_dir, path) = written(&[0, 1].map(|index| DesignRow { reason: Some(long.clone()), ..row(index) }));
+    assert!(std::fs::metadata(&path).unwrap().len() < 1 << 18);
+    let read = |mut left: usize| {
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let mut columns = open_columns(&path, reader.get_row_group(0).unwrap().as_ref()).unwrap();
+        let column = columns.iter_mut().find(|column| column.name == "reason").unwrap();
+        column.read_cells(2, &mut left).map(|_| left).map_err(|error| error.to_string())
+    };
+    assert_eq!(read((1 << 21) + 7), Ok(7));
+    assert!(read((1 << 21) - 1).unwrap_err().contains("it has texts, more than 2 GiB of memory hold"));
 }
 
 #[test]

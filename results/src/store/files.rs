@@ -3,7 +3,7 @@
 
 use sim::files::{FaultParts, StructuredError};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// An error of writing a file of a run.
@@ -35,6 +35,22 @@ pub trait Unwritable {
 impl Unwritable for WriteError {
     fn write_error(&self) -> Option<&WriteError> {
         Some(self)
+    }
+}
+
+/// Limit on files that are read whole, in bytes: 1 GiB. A device (`/dev/zero`) may have no end.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Reads a file.
+///
+/// # Errors
+/// Errors of the system; a file of more than 1 GiB.
+pub(crate) fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        ..=MOST_BYTES => Ok(bytes),
+        _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {} GiB", MOST_BYTES >> 30))),
     }
 }
 
@@ -94,6 +110,15 @@ pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
 /// # Errors
 /// Errors of the system, with the name of the destination.
 pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
+    replace_files(files, &[])
+}
+
+/// Writes several files as [`write_files`] does, then removes the files of `stale`. Files that are not there are
+/// skipped.
+///
+/// # Errors
+/// Errors of the system, with the name of the file. Nothing is removed unless all files are in place.
+pub fn replace_files(files: &[(PathBuf, Vec<u8>)], stale: &[PathBuf]) -> Result<(), WriteError> {
     let done = (|| {
         for (path, contents) in files {
             let written = if is_special(path) {
@@ -113,7 +138,12 @@ pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
         // The first error is the one to report. Failing to remove a temporary file does not change it.
         files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary_path(&resolve_destination(path)))));
     }
-    done
+    done?;
+    let gone = |why: &io::Error| why.kind() == io::ErrorKind::NotFound;
+    stale.iter().try_for_each(|path| match fs::remove_file(path) {
+        Err(why) if !gone(&why) => Err(WriteError { file: path.clone(), why }),
+        _ => Ok(()),
+    })
 }
 
 /// A file that is written piece by piece under a temporary name. It appears at its destination once it is complete.

@@ -87,8 +87,12 @@ fn digest_of_bytes(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// Returns the SHA-256 digest of a file in hexadecimal digits. The file is read piece by piece.
+/// Returns the SHA-256 digest of a file in hexadecimal digits. The file is read piece by piece. A device or a pipe is
+/// an error, because it may have no end.
 pub(crate) fn digest_of_file(file: &Path) -> io::Result<String> {
+    if !std::fs::metadata(file)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
     let (mut hasher, mut open, mut piece) = (Sha256::new(), std::fs::File::open(file)?, vec![0; 1 << 16]);
     loop {
         match io::Read::read(&mut open, &mut piece)? {
@@ -155,8 +159,7 @@ impl DigestList {
         let lacking = || DigestError::Malformed { file: directory.join(SUMS), why: format!("has no digest of {name}") };
         let expected = self.0.get(name).ok_or_else(lacking)?;
         let file = directory.join(name);
-        let bytes = std::fs::read(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
-        let found = digest_of_bytes(&bytes);
+        let found = digest_of_file(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
         if found == *expected { Ok(()) } else { Err(DigestError::Differs { file, found, expected: expected.clone() }) }
     }
 }

@@ -82,7 +82,6 @@ impl ServingRun {
     /// Errors of the system; a value that is not finite.
     pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, ServingRunError> {
         let path = |name: &str| directory.join(name);
-        let unwritable = |file: PathBuf, why| RunError::Directory(WriteError { file, why });
         let mut files = vec![(path(DEPLOYMENTS), self.to_csv(&path(DEPLOYMENTS))?)];
         let plot = plot_of_fronts(&[(&self.name, &self.record.asked, &self.points)], ServedAxis::default());
         let figure = draw_pareto(&plot).map_err(RunError::Figure)?;
@@ -92,11 +91,10 @@ impl ServingRun {
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json().map_err(RunError::Record)?.into_bytes()));
         files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
-        std::fs::create_dir_all(directory).map_err(|why| unwritable(directory.into(), why))?;
-        for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
-            std::fs::remove_file(path(name)).map_err(|why| unwritable(path(name), why))?;
-        }
-        files::write_files(&files).map_err(RunError::Directory)?;
+        let unwritable = |why| RunError::Directory(WriteError { file: directory.into(), why });
+        std::fs::create_dir_all(directory).map_err(unwritable)?;
+        let stale: Vec<PathBuf> = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| path(name)).collect();
+        files::replace_files(&files, &stale).map_err(RunError::Directory)?;
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
@@ -140,7 +138,8 @@ impl ServingRun {
         })?;
         let file = directory.join(DEPLOYMENTS);
         let fault = |why: String| ServingRunError::Damaged { file: file.clone(), why };
-        let mut reader = csv::Reader::from_path(&file).map_err(|why| fault(why.to_string()))?;
+        let text = sim::files::text::read_text(&file).map_err(|why| fault(why.to_string()))?;
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
         let points = reader.deserialize().collect::<Result<Vec<ServedPoint>, _>>();
         let points = points.map_err(|why| fault(why.to_string()))?;
         verify_run(&record, &points)

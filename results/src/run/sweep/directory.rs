@@ -75,10 +75,8 @@ pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFi
         digests.push_str(&format!("{digest}  {name}\n"));
     }
     files.insert(0, (path(SUMS), (digests + &sums::digest_lines(&files)).into_bytes()));
-    for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
-        std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
-    }
-    files::write_files(&files)?;
+    let stale: Vec<PathBuf> = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| path(name)).collect();
+    files::replace_files(&files, &stale)?;
     let exports = [path(CSV), path(PARQUET)];
     Ok(files.into_iter().rev().map(|(path, _)| path).chain(exports).collect())
 }

@@ -15,4 +15,4 @@ pub use directory::{RunDirectoryError, read_directory};
 pub use export::{CSV, PARQUET, SweepSummary};
 pub use facts::{SweepFacts, SweptDimension};
 pub use row::{CombinationOutcome, SweptRow};
-pub use store::{STORE, SweepStore, SweepStoreError};
+pub use store::{MOST_COMBINATIONS, STORE, SweepStore, SweepStoreError};

@@ -25,6 +25,18 @@ pub const FORMAT: i64 = 4;
 /// The `application_id` of SQLite that marks the file as a store of coplace: "copl".
 const APPLICATION: i64 = 0x636f_706c;
 
+/// Limit on the combinations of a sweep: eight billion, whose marks take 1 GiB of memory.
+pub const MOST_COMBINATIONS: u64 = 1 << 33;
+
+/// The statements that make the tables, in the order of the tables.
+const TABLES: [&str; 3] = [
+    "CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 0), text TEXT NOT NULL, checksum INTEGER NOT NULL) \
+    STRICT",
+    "CREATE TABLE tally (one INTEGER PRIMARY KEY CHECK (one = 0), rows INTEGER NOT NULL, mixed INTEGER NOT NULL) \
+    STRICT",
+    "CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT",
+];
+
 /// An error of a store of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepStoreError {
@@ -240,16 +252,9 @@ impl SweepStore {
                 expected: format!("store {FORMAT}"),
             });
         }
-        // A view or a trigger of a foreign file might never end.
-        let others: i64 = connection
-            .query_row(
-                "SELECT count(*) FROM sqlite_schema WHERE type <> 'table' OR name NOT IN ('facts', 'tally', 'design')",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(|why| read_error(&file, &why))?;
-        if others > 0 {
-            return Err(damaged("it has more than the three tables of a sweep".into()));
+        // A view, a check or a computed column of a foreign file might never end.
+        if !has_own_tables(&connection).map_err(|why| read_error(&file, &why))? {
+            return Err(damaged("its tables are not those of a sweep".into()));
         }
         let sound: String = connection
             .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
@@ -273,6 +278,11 @@ impl SweepStore {
             }
         }
         let facts: SweepFacts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
+        let product = facts.dimensions.iter().map(|swept| swept.values.len() as u64).try_fold(1, u64::checked_mul);
+        if product != Some(facts.combinations) || facts.combinations > MOST_COMBINATIONS {
+            let why = format!("it counts {} combinations, which its dimensions do not have", facts.combinations);
+            return Err(damaged(why));
+        }
         let present = PresentCombinations::new(facts.combinations);
         let mut store = Self { file, connection, facts, present, tally: ChecksumTally::default() };
         store.verify_rows()?;
@@ -423,19 +433,19 @@ fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
     connection.pragma_update(None, "user_version", FORMAT)?;
-    connection.execute_batch(
-        "BEGIN IMMEDIATE;
-         CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 0), text TEXT NOT NULL, checksum INTEGER NOT NULL) \
-         STRICT;
-         CREATE TABLE tally (one INTEGER PRIMARY KEY CHECK (one = 0), rows INTEGER NOT NULL, mixed INTEGER NOT NULL) \
-         STRICT;
-         CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT;
-         INSERT INTO tally VALUES (0, 0, 0);",
-    )?;
+    connection
+        .execute_batch(&format!("BEGIN IMMEDIATE; {}; INSERT INTO tally VALUES (0, 0, 0);", TABLES.join("; ")))?;
     let sum = row_checksum(0, facts.as_bytes()) as i64;
     connection.execute("INSERT INTO facts VALUES (0, ?1, ?2)", params![facts, sum])?;
     connection.execute_batch("COMMIT")?;
     connection.close().map_err(|(_, why)| why)
+}
+
+/// True if a database has the tables of a sweep and nothing else.
+fn has_own_tables(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare("SELECT sql FROM sqlite_schema LIMIT 4")?;
+    let made = statement.query_map([], |row| row.get::<_, Option<String>>(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(made.iter().map(Option::as_deref).eq(TABLES.map(Some)))
 }
 
 /// True if a database ends within a page. SQLite would silently fill such a page with zeros. If a log lies beside the
