@@ -64,6 +64,23 @@ pub fn write_answer<T: Serialize>(
     write_as(call, format, value, in_words, |value| serde_json::to_string_pretty(value))
 }
 
+/// Writes an answer, then returns the failure of its files. If the disk is full or broken, the answer is still printed,
+/// because it matters more than its files. A wrong path fails without the answer, because another path cures it.
+pub fn write_answer_with_files<T: Serialize>(
+    call: &Call,
+    format: Format,
+    value: &T,
+    written: Result<(), Failure>,
+    in_words: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    if let Err(failure @ Failure::Input(_)) = written {
+        return Err(failure);
+    }
+    let printed = write_answer(call, format, value, in_words);
+    // Lost files are worse than a reader that closed its pipe.
+    written.and(printed)
+}
+
 /// Writes an answer in the given format, JSON in one line. Fails if a number is not finite.
 pub fn write_answer_line<T: Serialize>(
     call: &Call,

@@ -168,15 +168,18 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
     let job = loaded.planner_job(&question);
     let explained =
         found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
-    write_traces(arguments, &job, explained.as_ref())?;
+    let mut written = write_traces(arguments, &job, explained.as_ref());
     if let (Some(best), Some(_)) = (found.best.first(), &arguments.memory) {
         let timeline = job.plan_timeline(&best.plan).or_input()?;
-        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job, &question), &timeline, best)?;
+        let title = describe_job(&arguments.job, &question);
+        written = written.and(draw_memory(arguments.memory.as_deref(), &title, &timeline, best));
     }
     let mut record = EvaluateAnswer::new(&job, question.model(), &found, explained.as_ref());
     record.asked = Some(question);
     let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
-    answer::write_answer(call, arguments.format, &record, |record| report::evaluation_report(record, kernels))
+    answer::write_answer_with_files(call, arguments.format, &record, written, |record| {
+        report::evaluation_report(record, kernels)
+    })
 }
 
 /// The default cluster, if the user names none: that of the study `phaze`.

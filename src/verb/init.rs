@@ -79,7 +79,7 @@ pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
 
 /// True if the file is a schema of studies, of any version. Such a file may be overwritten.
 fn is_our_schema(file: &Path) -> bool {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let text = sim::files::text::read_text(file).unwrap_or_default();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     found.get("title").is_some_and(|title| title == TITLE)
 }

@@ -1,11 +1,11 @@
 //! `coplace merge`: merges the parts of a sweep or of a search.
 
-use crate::answer::{self, Format, Versioned};
+use crate::answer::Format;
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{parts, prepare_job};
-use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, answer_text, claim_directory, sweep_facts};
+use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, claim_directory, sweep_facts};
 use crate::written_path::WrittenPath;
 use results::run::parts::is_part;
 use results::run::sweep::STORE;
@@ -64,6 +64,5 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
-    let answer = ready.finish_sweep(&whole, SweepProcessCounts::default())?;
-    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
+    ready.finish_sweep(&whole, SweepProcessCounts::default())?.print_answer(call, arguments.format)
 }

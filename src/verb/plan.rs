@@ -240,11 +240,11 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             write_best_plan(call, question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let mut record = list_plans((arguments, question, limit), &job, &around, &answer, stopped)?;
+            let (mut record, written) = list_plans((arguments, question, limit), &job, &around, &answer, stopped)?;
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
-            answer::write_answer(call, arguments.format, &record, report::plan_report)
+            answer::write_answer_with_files(call, arguments.format, &record, written, report::plan_report)
         }
     }
 }
@@ -380,14 +380,14 @@ fn write_best_plan(
 }
 
 /// Returns the record of the best plans, with the neighbours of the first one unless the search was stopped. Writes the
-/// trace.
+/// trace and the figure of the memory, and returns their failure.
 fn list_plans(
     (arguments, question, limit): (&PlanArguments, &Question, &stop::StopLimit),
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,
     stopped: Option<StoppedSearch>,
-) -> Result<PlannedAnswer, Failure> {
+) -> Result<(PlannedAnswer, Result<(), Failure>), Failure> {
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = PlannedAnswer::from_answer(job, question.model(), answer, &around.unwrap_or_default());
@@ -412,15 +412,17 @@ fn list_plans(
     });
     record.asked = Some(question.clone());
     record.stopped = stopped;
+    let mut written = Ok(());
     if let Some(best) = answer.best.first() {
         let timeline = job.plan_timeline(&best.plan).or_input()?;
         record.with_timeline(&timeline);
-        write_trace(arguments, question, &timeline)?;
-        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job, question), &timeline, best)?;
+        let title = describe_job(&arguments.job, question);
+        written = write_trace(arguments, question, &timeline)
+            .and_then(|()| draw_memory(arguments.memory.as_deref(), &title, &timeline, best));
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
-    Ok(record)
+    Ok((record, written))
 }
 
 /// A job in a few words.

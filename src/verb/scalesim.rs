@@ -102,9 +102,10 @@ pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Fa
     let text = input::read_text(&arguments.topology, "a SCALE-Sim topology (.csv)")?;
     let layers = read_topology(&text, &arguments.topology.display().to_string(), kind).or_input()?;
     let reports: Vec<LayerReport> = layers.iter().map(|layer| config.run_layer(layer)).collect();
-    if let Some(path) = &arguments.report {
-        files::write_file(path, write_compute_report(&reports).as_bytes()).or_unwritable()?;
-    }
+    let report = arguments.report.as_ref();
+    let written = report
+        .map_or(Ok(()), |path| files::write_file(path, write_compute_report(&reports).as_bytes()))
+        .or_unwritable();
     let layers = layers.into_iter().zip(reports).map(|(layer, report)| AnswerLayer { layer, report }).collect();
     let answer = ScaleSimAnswer {
         format: FORMAT,
@@ -114,7 +115,7 @@ pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Fa
         dataflow: config.dataflow,
         layers,
     };
-    answer::write_answer(call, arguments.format, &answer, answer_text)
+    answer::write_answer_with_files(call, arguments.format, &answer, written, answer_text)
 }
 
 fn answer_text(answer: &ScaleSimAnswer) -> String {

@@ -254,13 +254,17 @@ pub fn answer_deployments(
         answer.beside = Some(beside::price_rows(&loaded, &loaded.question_of_case(case)?, file)?);
     }
     let fronts = fronts_of_points(&points, ServedAxis::default());
-    let mut written: Vec<PathBuf> = Vec::new();
+    let mut written = Ok(Vec::new());
     if let Some(keeper) = keeper {
         call.note_directory(keeper.path());
         let times = BTreeMap::from([("serve".to_owned(), started.elapsed().as_secs_f64())]);
-        written = keeper.write(question, (&cases, &points, &fronts), &found, (show.top as usize, times))?;
+        written = keeper.write(question, (&cases, &points, &fronts), &found, (show.top as usize, times));
     }
     keep_best(&mut cases, show.top as usize);
+    let (written, lost): (Vec<PathBuf>, _) = match written {
+        Ok(files) => (files, Ok(())),
+        Err(failure) => (Vec::new(), Err(failure)),
+    };
     let files = |text: String| match written.is_empty() {
         true => text,
         false => {
@@ -269,12 +273,14 @@ pub fn answer_deployments(
         }
     };
     if let [ServedCase { answer: Some(report), .. }] = &cases[..] {
-        return answer::write_answer(call, show.format, &Versioned::with_schema_one(report), |_| {
+        return answer::write_answer_with_files(call, show.format, &Versioned::with_schema_one(report), lost, |_| {
             files(report::serving_report(report))
         });
     }
     let all = ServingCases { model: question.model.clone(), objective: question.objective.to_string(), cases, fronts };
-    answer::write_answer(call, show.format, &Versioned::with_schema_one(&all), |_| files(report::serving_cases(&all)))
+    answer::write_answer_with_files(call, show.format, &Versioned::with_schema_one(&all), lost, |_| {
+        files(report::serving_cases(&all))
+    })
 }
 
 /// Keeps at most `most` of the best deployments in every case.

@@ -15,7 +15,9 @@ use results::run::record::{self, BestDesign, SearchRecord, Versions};
 use results::run::search_run::FoundFiles;
 use results::run::sweep::directory::{self, SweepCluster};
 use results::run::sweep::export::{self, SweepSummary};
-use results::run::sweep::{STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow};
+use results::run::sweep::{
+    MOST_COMBINATIONS, STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow,
+};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_rate, format_significant};
 use search::planner::{Job, PreparedJob};
@@ -144,6 +146,10 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
             slurm::answer_text(&submitted)
         });
     }
+    if facts.combinations > MOST_COMBINATIONS {
+        let limit = format!("has {} combinations, and a sweep stores at most {MOST_COMBINATIONS}", facts.combinations);
+        return Err(failure::file_failure(&question.name, limit, "list fewer values, or use coplace search"));
+    }
     let claim = claim_directory(&path)?;
     call.note_directory(&path);
     let mut store = open_store(claim.path(), &facts, arguments.resume)?;
@@ -154,11 +160,11 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
     let this_run = ready.sweep_missing(call, &mut store, &kept)?;
-    let answer = match shard {
+    let finished = match shard {
         Shard::WHOLE => ready.finish_sweep(&store, this_run)?,
-        _ => part_answer(&store, &question, this_run)?,
+        _ => FinishedSweep { answer: part_answer(&store, &question, this_run)?, written: Ok(()) },
     };
-    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
+    finished.print_answer(call, arguments.format)
 }
 
 /// The state of a part in a directory.
@@ -312,12 +318,16 @@ impl<'a> PreparedSweep<'a> {
         Ok(SweepProcessCounts { designs: looked, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Writes the exports and the record of a finished sweep.
-    pub fn finish_sweep(&self, store: &SweepStore, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
+    /// Writes the exports and the record of a finished sweep. On a full disk the store alone has the rows.
+    pub fn finish_sweep(&self, store: &SweepStore, this_run: SweepProcessCounts) -> Result<FinishedSweep, Failure> {
         let directory = store.file().parent().unwrap_or(Path::new("."));
         let (aim, facts) = (self.question.aim, store.facts());
         let exporting = Instant::now();
-        let summary = export::write_exports(store, directory, aim).or_unwritable()?;
+        let (summary, lost) = match export::write_exports(store, directory, aim) {
+            Ok(summary) => (summary, None),
+            Err(SweepStoreError::Export(lost)) => (export::summarize_store(store, aim).or_damaged()?, Some(lost)),
+            Err(error) => return Err(error).or_unwritable(),
+        };
         let cluster = SweepCluster {
             devices: facts.study.devices as f64,
             sequences: facts.study.global_batch_sequences as f64,
@@ -342,9 +352,16 @@ impl<'a> PreparedSweep<'a> {
                 ("export".to_owned(), exporting.elapsed().as_secs_f64()),
             ]),
         };
-        let written = directory::finish_directory(directory, &record, &found).or_unwritable()?;
-        let files = written.iter().map(|file| file.display().to_string()).collect();
-        Ok(SweepAnswer::new(summary, store, this_run, (Some(record), files)))
+        let files = match lost {
+            Some(lost) => Err(lost).or_unwritable(),
+            None => directory::finish_directory(directory, &record, &found).or_unwritable(),
+        };
+        let (files, written) = match files {
+            Ok(files) => (files, Ok(())),
+            Err(failure) => (vec![store.file().to_path_buf()], Err(failure)),
+        };
+        let files = files.iter().map(|file| file.display().to_string()).collect();
+        Ok(FinishedSweep { answer: SweepAnswer::new(summary, store, this_run, (Some(record), files)), written })
     }
 
     /// Returns the best design with the figures of its step, and its files; `None` and no files if no design is
@@ -390,6 +407,22 @@ fn part_answer(
     Ok(SweepAnswer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
 }
 
+/// The answer of a sweep, and the failure of its files if they could not be written.
+pub struct FinishedSweep {
+    answer: SweepAnswer,
+    written: Result<(), Failure>,
+}
+
+impl FinishedSweep {
+    /// Prints the answer, then fails if its files could not be written.
+    pub fn print_answer(self, call: &Call, format: Format) -> Result<(), Failure> {
+        let answer = self.answer;
+        answer::write_answer_with_files(call, format, &Versioned::with_schema_one(&answer), self.written, |_| {
+            answer_text(&answer)
+        })
+    }
+}
+
 impl SweepAnswer {
     fn new(
         summary: SweepSummary,
@@ -410,7 +443,7 @@ impl SweepAnswer {
 }
 
 /// The answer as text.
-pub fn answer_text(answer: &SweepAnswer) -> String {
+fn answer_text(answer: &SweepAnswer) -> String {
     let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run_report(record) + "\n");
     if answer.record.is_none() {
         text.push_str(&format!(

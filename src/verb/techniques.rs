@@ -171,6 +171,7 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     {
         return Err(failure::input_failure(why));
     }
+    let mut written = Ok(());
     if let Some(directory) = &arguments.out {
         std::fs::create_dir_all(directory).map_err(|e| {
             failure::write_failure(
@@ -178,9 +179,10 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
                 format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()),
             )
         })?;
-        figure::draw_techniques(&answer).or_other()?.write_files(directory, "techniques").or_unwritable()?;
+        let figure = figure::draw_techniques(&answer).or_other()?;
+        written = figure.write_files(directory, "techniques").map(drop).or_unwritable();
     }
-    answer::write_answer(call, arguments.format, &answer, report::techniques_report)
+    answer::write_answer_with_files(call, arguments.format, &answer, written, report::techniques_report)
 }
 
 /// The order of rows, as an argument.

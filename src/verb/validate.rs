@@ -115,17 +115,12 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
         }
     }
     if !reports.is_empty() {
-        if let Some(path) = &arguments.predictions {
-            files::write_file(path, &validate::predictions_csv(&reports).or_other()?).or_unwritable()?;
-        }
-        if let Some(path) = &arguments.breakdown {
-            files::write_file(path, &validate::breakdown_csv(&reports).or_other()?).or_unwritable()?;
-        }
-        let drawn = arguments.plot.as_deref().map(|directory| draw_figures(directory, &reports)).transpose()?;
+        let (names, written) = match write_tables_and_figures(arguments, &reports) {
+            Ok(names) => (names, Ok(())),
+            Err(failure) => (Vec::new(), Err(failure)),
+        };
         let figures = validate::reports_json(&reports);
-        answer::write_answer(call, arguments.format, &figures, |_| {
-            reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default()))
-        })?;
+        answer::write_answer_with_files(call, arguments.format, &figures, written, |_| reports_text(&reports, &names))?;
     }
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
         faults.extend(errors.iter().take(NAMED).cloned().map(Into::into));
@@ -224,10 +219,21 @@ fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> 
 /// Most faulty rows of a file that standard error names.
 const NAMED: usize = 5;
 
-/// The paths of the written files.
-fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
-    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().map(|file| file.to_path_buf());
-    tables.chain(drawn).map(|p| p.display().to_string()).collect()
+/// Writes the requested tables and figures. Returns their paths.
+fn write_tables_and_figures(arguments: &ValidateArguments, reports: &[FileReport]) -> Result<Vec<String>, Failure> {
+    let mut written = Vec::new();
+    if let Some(path) = &arguments.predictions {
+        files::write_file(path, &validate::predictions_csv(reports).or_other()?).or_unwritable()?;
+        written.push(path.to_path_buf());
+    }
+    if let Some(path) = &arguments.breakdown {
+        files::write_file(path, &validate::breakdown_csv(reports).or_other()?).or_unwritable()?;
+        written.push(path.to_path_buf());
+    }
+    if let Some(directory) = &arguments.plot {
+        written.extend(draw_figures(directory, reports)?);
+    }
+    Ok(written.iter().map(|path| path.display().to_string()).collect())
 }
 
 fn reports_text(reports: &[FileReport], written: &[String]) -> String {

@@ -44,6 +44,7 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
         let full = under(FULL, dir.path(), &["validate", &data, option[0], option[1]]);
         // A breakdown without training runs is one line, which does not fit either.
         assert_eq!(full.code, 1, "{option:?}: {}", full.stderr);
+        assert!(full.stdout.contains("MAPE"), "{option:?}: {}", full.stdout);
         let nowhere = if option[0] == "--plot" { "small.toml/x" } else { "gone/x.csv" };
         assert_eq!(run_coplace_in(dir.path(), &["validate", &data, option[0], nowhere]).code, 2, "{option:?}");
     }

@@ -387,6 +387,21 @@ fn a_full_disk_is_named_and_loses_nothing() {
         assert!(message.contains("full/sweep.sqlite: cannot be written: ") && message.contains(cure), "{message}");
     }
     let rest = run_coplace_in(dir.path(), &sweep("full", &["--resume"])).expect_json();
+    // A disk that is full at the exports alone does not cost the answer.
+    let exports = dir.path().join("exports");
+    std::fs::create_dir(&exports).unwrap();
+    std::fs::copy(dir.path().join("whole/sweep.sqlite"), exports.join("sweep.sqlite")).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
+    command.arg(assert_cmd::cargo::cargo_bin!("coplace")).args(sweep("exports", &["--resume"]));
+    let output = command.current_dir(dir.path()).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("exports/sweep.") && message.contains("cannot be written: "), "{message}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["record"]["best"], &answer["outcomes"]), (&rest["record"]["best"], &rest["outcomes"]));
+    assert_eq!(answer["files"], serde_json::json!(["exports/sweep.sqlite"]));
+    assert_eq!(file_names(&exports), ["sweep.sqlite"]);
     let again = rest["this_run"]["designs"].as_u64().unwrap();
     assert!(again > 0 && again < DESIGNS, "what was kept on the full disk is looked at again: {again}");
     assert_same_exports(dir.path(), "full");
@@ -507,6 +522,40 @@ fn a_store_with_a_view_in_the_place_of_a_table_is_damaged() {
     store.close().unwrap();
     for call in READING_VERBS {
         let refused = run_coplace_in(dir.path(), call).expect_refusal();
-        assert!(refused.contains("it has more than the three tables of a sweep"), "{refused}");
+        assert!(refused.contains("its tables are not those of a sweep"), "{refused}");
     }
+}
+
+/// A column that is computed on reading, and a check of every row, may be as slow as their author likes.
+#[test]
+fn a_store_whose_tables_were_made_otherwise_is_damaged() {
+    for table in [
+        "CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB AS (zeroblob(1000000000)), checksum INTEGER) STRICT",
+        "CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB, checksum INTEGER CHECK (abs(number) >= 0)) STRICT",
+    ] {
+        let refused = damaged(undisturbed_sweep().path(), table, |store| {
+            let store = rusqlite::Connection::open(store).unwrap();
+            store.execute_batch(&format!("DROP TABLE design; {table};")).unwrap();
+            store.close().unwrap();
+        });
+        assert!(refused, "{table}");
+    }
+}
+
+/// The marks of 2^60 combinations would fill the memory.
+#[test]
+fn a_store_that_counts_more_than_its_dimensions_is_damaged() {
+    let refused = damaged(undisturbed_sweep().path(), "combinations", |store| {
+        let store = rusqlite::Connection::open(store).unwrap();
+        let text: String = store.query_row("SELECT text FROM facts", [], |row| row.get(0)).unwrap();
+        let text = text.replace(&format!("\"combinations\":{DESIGNS}"), "\"combinations\":1152921504606846976");
+        // The checksum of the facts: FNV-1a of a number, here 0, and of the text.
+        let bytes = 0_u64.to_le_bytes().into_iter().chain(text.bytes());
+        let sum = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        store.execute("UPDATE facts SET text = ?1, checksum = ?2", (&text, sum as i64)).unwrap();
+        store.close().unwrap();
+    });
+    assert!(refused);
 }

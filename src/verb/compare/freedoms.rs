@@ -46,6 +46,7 @@ pub fn compare_freedoms(call: &Call, asked: &FreedomsRequest<'_>) -> Result<(), 
     let given = asked.expert.as_deref().map(parse_degrees).transpose()?;
     let models = asked.models.iter().map(|model| freedoms_of_model(asked, model, given)).collect::<Result<_, _>>()?;
     let answer = Freedoms::from_models(models, asked.seed);
+    let mut written = Ok(());
     if let Some(directory) = asked.out {
         std::fs::create_dir_all(directory).map_err(|e| {
             failure::write_failure(
@@ -53,9 +54,12 @@ pub fn compare_freedoms(call: &Call, asked: &FreedomsRequest<'_>) -> Result<(), 
                 format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()),
             )
         })?;
-        figure::draw_freedoms(&answer).or_other()?.write_files(directory, "freedoms").or_unwritable()?;
+        let figure = figure::draw_freedoms(&answer).or_other()?;
+        written = figure.write_files(directory, "freedoms").map(drop).or_unwritable();
     }
-    answer::write_answer(call, asked.format, &Versioned::with_schema_one(&answer), |_| answer.to_text())
+    answer::write_answer_with_files(call, asked.format, &Versioned::with_schema_one(&answer), written, |_| {
+        answer.to_text()
+    })
 }
 
 /// Parses `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.
