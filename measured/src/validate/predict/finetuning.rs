@@ -203,3 +203,16 @@ fn virtual_tokens(row: &MeasuredRow<'_>, method: &FinetuningMethod, model: &Mode
             .map_err(|_| RowFailure::Unpredictable(format!("virtual_tokens = {number}: is no whole number"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::predict::assert_whole;
+
+    #[test]
+    fn every_line_of_the_carried_tables_can_be_read() {
+        assert_whole(&METHODS, include_str!("../../../reference/finetuning_methods.csv"));
+        assert_whole(&SOFTWARE, include_str!("../../../reference/finetuning_software.csv"));
+        assert_whole(&MODELS, include_str!("../../../reference/finetuning_models.csv"));
+    }
+}

@@ -1,6 +1,6 @@
 //! Kernels: `sim::cost` on the row's chip, with the clock of the measurement.
 
-use super::PreparedInputs;
+use super::{PreparedInputs, read_table};
 use crate::evidence::{AloneFacts, RunsAlone};
 use crate::validate::dataset::Dataset;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -14,10 +14,8 @@ use sim::units::Seconds;
 use std::sync::LazyLock;
 
 /// The kernel libraries of data sets.
-static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
-    let text = include_str!("../../../reference/kernel_software.csv");
-    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
-});
+static SOFTWARE: LazyLock<Vec<KernelSoftware>> =
+    LazyLock::new(|| read_table(include_str!("../../../reference/kernel_software.csv")));
 
 /// The kernel library that a data set measured.
 #[derive(Debug, Clone, Deserialize)]
@@ -200,5 +198,14 @@ fn parse_name(row: &MeasuredRow<'_>, error: &NameError) -> RowFailure {
             row.row_fault(dimension, &format!("{kernel} needs it"), "give a positive whole number")
         }
         NameError::UnknownKernel { .. } | NameError::UnknownType { .. } => RowFailure::Unpredictable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_line_of_the_carried_table_can_be_read() {
+        let text = include_str!("../../../reference/kernel_software.csv");
+        crate::validate::predict::assert_whole(&super::SOFTWARE, text);
     }
 }

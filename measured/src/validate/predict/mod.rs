@@ -223,9 +223,18 @@ impl PreparedInputs {
     }
 }
 
-/// Reads a carried table.
+/// Reads a carried table. A malformed line leaves the table empty; `assert_whole` finds it in tests.
 fn read_table<T: for<'a> Deserialize<'a>>(text: &str) -> Vec<T> {
-    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
+    csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>().unwrap_or_default()
+}
+
+/// Asserts that every line of a carried table can be read.
+#[cfg(test)]
+fn assert_whole<T: for<'a> Deserialize<'a>>(table: &[T], text: &str) {
+    let lines: Result<Vec<T>, _> = csv::Reader::from_reader(text.as_bytes()).deserialize().collect();
+    let fault = lines.as_ref().err().map(ToString::to_string);
+    assert_eq!((fault, lines.map_or(0, |lines| lines.len())), (None, table.len()));
+    assert!(!table.is_empty(), "{text}");
 }
 
 /// Stacks by name.

@@ -305,13 +305,13 @@ fn read_formats(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::validate::predict::assert_whole;
 
     #[test]
     fn the_carried_tables_name_what_exists() {
-        let lines = |text: &str| text.lines().count() - 1;
-        assert_eq!(MODELS.len(), lines(include_str!("../../../reference/serving_models.csv")));
-        assert_eq!(ENGINES.len(), lines(include_str!("../../../reference/serving_engines.csv")));
-        assert_eq!(FORMATS.len(), lines(include_str!("../../../reference/serving_formats.csv")));
+        assert_whole(&MODELS, include_str!("../../../reference/serving_models.csv"));
+        assert_whole(&ENGINES, include_str!("../../../reference/serving_engines.csv"));
+        assert_whole(&FORMATS, include_str!("../../../reference/serving_formats.csv"));
         MODELS.iter().for_each(|line| drop(Model::load(&line.model).unwrap()));
         for line in ENGINES.iter() {
             ServingEngine::load_from(&line.engine, &Files::default()).unwrap();

@@ -2,7 +2,7 @@
 //! For data sets without these columns, `reference/software.csv` names it by data set and, where given, by id, chip and
 //! ZeRO stage. Otherwise it is the usual stack of the chip. Free text in a row decides nothing.
 
-use super::PreparedInputs;
+use super::{PreparedInputs, read_table};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use serde::Deserialize;
 use std::sync::LazyLock;
@@ -11,10 +11,8 @@ use workloads::ZeroStage;
 use workloads::training::ContextMethod;
 
 /// The software of data sets that lack the columns. The first line that matches a row holds.
-static SOFTWARE: LazyLock<Vec<DataSetSoftware>> = LazyLock::new(|| {
-    let text = include_str!("../../../reference/software.csv");
-    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
-});
+static SOFTWARE: LazyLock<Vec<DataSetSoftware>> =
+    LazyLock::new(|| read_table(include_str!("../../../reference/software.csv")));
 
 /// A line of the table. An empty condition holds for every row of the data set.
 #[derive(Debug, Clone, Deserialize)]
@@ -181,11 +179,8 @@ mod tests {
 
     #[test]
     fn the_carried_table_can_be_read_and_names_stacks_and_chips_that_exist() {
-        let text = include_str!("../../../reference/software.csv");
-        let lines: Result<Vec<DataSetSoftware>, _> = csv::Reader::from_reader(text.as_bytes()).deserialize().collect();
-        let lines = lines.unwrap();
-        assert_eq!((lines.len(), SOFTWARE.len()), (text.lines().count() - 1, lines.len()));
-        for line in &lines {
+        crate::validate::predict::assert_whole(&SOFTWARE, include_str!("../../../reference/software.csv"));
+        for line in SOFTWARE.iter() {
             line.stack.iter().for_each(|stack| drop(SoftwareStack::load(stack).unwrap()));
             let chips = sim::hardware::template_names();
             assert!(line.chip.iter().all(|chip| chips.contains(&chip.as_str())), "{line:?}");
