@@ -338,9 +338,9 @@ impl FusedAttention {
     /// log-sum-exp in, dQ, dK, dV out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
-        let q = Bytes(self.operand.bytes()) * self.batch * self.heads * self.queries * self.head_dim;
-        let kv = Bytes(self.operand.bytes()) * self.batch * self.kv_heads * self.keys * self.head_dim;
-        let kv = kv * self.key_value_tensors();
+        let numbers = |heads: u64, tokens: u64| Bytes(self.batch) * heads * tokens * self.head_dim;
+        let q = self.operand.packed_bytes_of(numbers(self.heads, self.queries).0);
+        let kv = self.operand.packed_bytes_of(numbers(self.kv_heads, self.keys).0) * self.key_value_tensors();
         let lse = Bytes(4) * self.batch * self.heads * self.queries;
         match self.direction {
             Direction::Forward => q * 2 + kv + lse,
@@ -522,7 +522,29 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
-    use super::DataType;
+    use super::{Bytes, DataType, Direction, FusedAttention};
+
+    #[test]
+    fn attention_moves_narrow_numbers_with_their_scales() {
+        let attention = |operand| FusedAttention {
+            direction: Direction::Forward,
+            batch: 1,
+            heads: 1,
+            kv_heads: 1,
+            queries: 64,
+            keys: 64,
+            head_dim: 64,
+            causal: false,
+            window: None,
+            values_are_keys: false,
+            pieces: None,
+            operand,
+        };
+        // Queries, keys, values and output of 4096 numbers each, and an fp32 number per query.
+        for (operand, tensor) in [(DataType::Bf16, 8192), (DataType::Mxfp8, 4224), (DataType::Nvfp4, 2304)] {
+            assert_eq!(attention(operand).compulsory_bytes(), Bytes(4 * tensor + 4 * 64), "{operand}");
+        }
+    }
 
     #[test]
     fn blocks_carry_their_scales() {

@@ -20,7 +20,7 @@ pub use measurements::{ChipMeasurements, read_measurements};
 pub use out_of_memory::OutOfMemoryScore;
 pub use ranking::{RankingScore, score_rankings};
 pub use row::{MeasuredRow, RowError, RowFailure};
-pub use score::{GroupScore, WorstRow};
+pub use score::{GroupScore, WorstRow, find_median};
 pub use target::{TargetColumn, TargetRange};
 
 use crate::evidence::{AloneFacts, AloneResiduals, Grade, PredictedQuantity, PredictionFacts, ResidualTable};

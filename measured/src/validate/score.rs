@@ -125,10 +125,10 @@ fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], u
         unpredicted,
         exact,
         mape_pct: mean(&mut sizes.iter().copied()),
-        median_pct: median(&sizes),
+        median_pct: find_median(&sizes),
         bias_pct: mean(&mut errors.iter().map(|(e, _)| *e)),
         within_pct: (!judged.is_empty()).then(|| within as f64 / judged.len() as f64 * 100.0),
-        width_pct: median(&widths),
+        width_pct: find_median(&widths),
         worst: worst.map(|(error_pct, p)| WorstRow {
             id: p.id.clone(),
             measured: measured(p),
@@ -140,7 +140,8 @@ fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], u
 }
 
 /// Returns the median of sorted values: the middle one, or the mean of the two in the middle; `None` without values.
-fn median(sorted: &[f64]) -> Option<f64> {
+#[must_use]
+pub fn find_median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     let upper = *sorted.get(middle)?;
     if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[middle - 1], upper)) }
@@ -180,7 +181,7 @@ mod tests {
     fn nothing_scores_nothing() {
         let empty = score_pairs("g", "measured_us", &[], 5);
         assert_eq!((empty.n, empty.mape_pct, empty.worst), (0, None, None));
-        assert_eq!(median(&[1.0, 2.0, 4.0, 8.0]), Some(3.0));
+        assert_eq!(find_median(&[1.0, 2.0, 4.0, 8.0]), Some(3.0));
         assert_eq!(error_pct(0.0, 1.0), None);
     }
 }

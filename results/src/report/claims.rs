@@ -2,6 +2,7 @@
 
 use crate::papers::{ClaimReport, PredictedClaim};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading};
+use measured::validate::find_median;
 use std::collections::BTreeMap;
 
 /// Returns the claims with their predictions, the errors by system, and the reasons for missing predictions and errors.
@@ -60,7 +61,7 @@ fn errors_by_system(claims: &[PredictedClaim]) -> String {
         errors.sort_by(f64::total_cmp);
         let percent = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.1} %"));
         let mean = (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64);
-        let median = errors.get(errors.len() / 2).copied();
+        let median = find_median(&errors);
         let counts = [all, predicted, errors.len()].map(|count| count.to_string());
         let cells = std::iter::once(system.to_owned()).chain(counts).chain([percent(mean), percent(median)]);
         table.add_row(cells.collect::<Vec<_>>());

@@ -53,7 +53,7 @@ struct CoreExchange {
 /// gradients, two tiles of queries and of output gradients, an fp32 accumulator of the queries' gradients, and two fp32
 /// tiles of scores.
 fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
-    let (d, b, kv) = (a.head_dim as f64, a.operand.bytes() as f64, a.key_value_tensors() as f64);
+    let (d, b, kv) = (a.head_dim as f64, a.operand.packed_bytes_per_number(), a.key_value_tensors() as f64);
     match a.direction {
         Direction::Forward => q * d * (b + 4.0) + 2.0 * kv * k * d * b + q * k * 4.0,
         Direction::Backward => k * d * kv * (b + 4.0) + 4.0 * q * d * b + q * d * 4.0 + 2.0 * q * k * 4.0,
@@ -218,7 +218,8 @@ fn tile_sizes(dimension: u64) -> impl Iterator<Item = f64> {
 
 fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f64, k: f64) -> AttentionTiling {
     let machine = &model.machine;
-    let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
+    let (queries, keys, d, bytes) =
+        (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.packed_bytes_per_number());
     let heads = a.batch as f64 * a.heads as f64;
     let (tq, tk) = (ceil_div(queries, q), ceil_div(keys, k));
     let pairs = tile_pairs(a, AttentionTiles { q, k, tq, tk });
@@ -285,7 +286,7 @@ fn exchange_of_pair(machine: &Machine, a: &FusedAttention, q: f64, k: f64) -> Co
     };
     let probabilities = match arrays.sums {
         SumPlace::Free => 0.0,
-        SumPlace::LocalBuffer | SumPlace::Memory { .. } => q * k * a.operand.bytes() as f64,
+        SumPlace::LocalBuffer | SumPlace::Memory { .. } => q * k * a.operand.packed_bytes_per_number(),
     };
     let products = match a.direction {
         Direction::Forward => [product(q, k, d), product(q, d, k), CoreExchange::default(), CoreExchange::default()],
@@ -381,7 +382,7 @@ fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
     let per_head = (a.keys as f64 * a.key_value_tensors() as f64 + a.queries as f64 * 2.0)
         * a.head_dim as f64
-        * a.operand.bytes() as f64;
+        * a.operand.packed_bytes_per_number();
     let compulsory = a.compulsory_bytes().as_f64();
     let held = route.levels_crossed(&view.shared).skip(1).any(|(_, level)| level.capacity >= in_flight * per_head);
     let sharing = if route.next_level(0).is_some() { kept.min(workers).max(1.0) } else { 1.0 };
@@ -389,7 +390,7 @@ fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed
 }
 
 fn written_bytes(a: &FusedAttention) -> f64 {
-    let d = a.head_dim as f64 * a.operand.bytes() as f64 * a.batch as f64;
+    let d = a.head_dim as f64 * a.operand.packed_bytes_per_number() * a.batch as f64;
     match a.direction {
         Direction::Forward => d * a.heads as f64 * a.queries as f64,
         Direction::Backward => {

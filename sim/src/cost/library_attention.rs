@@ -62,8 +62,8 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
         Direction::Forward => 2.0,
         Direction::Backward => 4.0,
     };
-    let tokens = (call.batch * call.queries * call.head_dim * call.operand.bytes()) as f64;
-    let bytes = tensors * tokens * (call.heads + call.kv_heads) as f64;
+    let numbers = tensors * (call.batch * call.queries * call.head_dim) as f64 * (call.heads + call.kv_heads) as f64;
+    let bytes = numbers * call.operand.packed_bytes_per_number();
     match call.direction {
         Direction::Forward if call.software == AttentionSoftware::Serving => {
             CONTEXT + time_of_cores(model, view, library, call) + CONTEXT_PASSES * bytes * library.read
@@ -153,7 +153,7 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let shared = group <= LARGEST_GROUP;
     let units = (call.batch * if shared { call.kv_heads } else { call.heads }) as f64;
     let width = call.head_dim as f64;
-    let per_key = 2.0 * width * call.operand.bytes() as f64;
+    let per_key = 2.0 * width * call.operand.packed_bytes_per_number();
     let parts = (view.cores / units).floor().min(ceil_div(keys, KEYS)).max(1.0);
     let waves = ceil_div(units * parts, view.cores);
     let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read_rate() * DECODE_READ);

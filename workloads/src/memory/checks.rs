@@ -202,8 +202,13 @@ impl Preset {
                     format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
                 wrong("representation.bits", *bits, &limit)
             }
-            Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {
-                wrong("representation.group", *group, "at least 1 number per scale, or 0 for one group per head")
+            // A head is a group of activations alone.
+            Some(Representation::Quantised { group, .. })
+                if !(1.0..=1e12).contains(group) && (*group != 0.0 || rule.class != TensorClass::SavedActivations) =>
+            {
+                let per_head =
+                    if rule.class == TensorClass::SavedActivations { ", or 0 for one group per head" } else { "" };
+                wrong("representation.group", *group, &format!("at least 1 number per scale{per_head}"))
             }
             Some(Representation::Quantised { meta_bytes, .. }) if !(0.0..=1e6).contains(meta_bytes) => {
                 wrong("representation.meta_bytes", *meta_bytes, "from 0 to 1000000 bytes of a group's scales")

@@ -187,6 +187,15 @@ fn files_say_what_is_wrong_with_them() {
             "rule 1: representation.bits = 64: must be above 0 and at most the 16 bits of the numbers that it replaces",
         ),
         (rule("biased", &quantised("0")), "representation.bits = 0: must be above 0"),
+        // Weights have no heads.
+        (
+            rule("biased", &quantised("8").replace("64", "0")).replace("saved_activations", "weights"),
+            "rule 1: representation.group = 0: must be at least 1 number per scale",
+        ),
+        (
+            rule("biased", &quantised("8").replace("64", "0.5")),
+            "rule 1: representation.group = 0.5: must be at least 1 number per scale, or 0 for one group per head",
+        ),
         (
             rule("exact", "slice = { along = \"sequence\", count = 0 }").replace("saved_activations", "transients"),
             "rule 1: slice.count = 0: must be a whole number of at least 1",

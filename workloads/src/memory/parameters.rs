@@ -577,7 +577,7 @@ fn bytes_of_arrays(tensor: &ParameterTensor, forms: &[Representation], each: u64
             }
             (Representation::Quantised { bits: narrow, group, meta_bytes, .. }, _) => {
                 bits = *narrow;
-                scales = (numbers as f64 / group.max(1.0)).ceil() * meta_bytes;
+                scales = (numbers as f64 / group).ceil() * meta_bytes;
             }
             (Representation::Factored, Some(matrix)) => {
                 let vectors = tensor.numbers.saturating_sub(matrix.number_count());

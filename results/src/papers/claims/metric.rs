@@ -94,7 +94,7 @@ pub(super) fn read_metric(metric: &str, unit: &str) -> Result<ClaimedMetric, Str
 }
 
 /// Returns the size of a claim's unit, in bytes, seconds or tokens. Tables of LOMO, MsT, MEMO, CompAct and GaLore print
-/// GB and mean GiB: only GiB give the printed digits of parameters in most rows.
+/// GB and mean GiB: only GiB give the printed digits of parameters in most rows. TB are then TiB, and MB MiB.
 ///
 /// # Errors
 /// An unknown unit.
@@ -103,13 +103,13 @@ pub(super) fn size_of_unit(unit: &str) -> Result<f64, String> {
     Ok(match unit.trim().split([' ', '(']).next().unwrap_or_default().to_lowercase().as_str() {
         "gb" | "gib" => gib,
         "mb" | "mib" => gib / 1024.0,
-        "tb" => 1e12,
+        "tb" | "tib" => gib * 1024.0,
         "ms" => 1e-3,
         "" | "x" | "%" | "s" | "k" | "tokens" | "tokens/s" | "samples/s" | "sequences/s" | "images/s" | "tflops"
         | "-" | "tflop/s" | "sequences" => 1.0,
         _ => {
             return Err(format!(
-                "unit {unit}: use GiB, GB, MiB, MB, TB, s, ms, K tokens, tokens/s, samples/s, TFLOPS, % or x"
+                "unit {unit}: use GiB, GB, MiB, MB, TiB, TB, s, ms, K tokens, tokens/s, samples/s, TFLOPS, % or x"
             ));
         }
     })
