@@ -322,6 +322,20 @@ fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
     assert!(help.contains("--objective") && help.contains("for one model"), "{help}");
 }
 
+/// A mark per combination would fill the memory.
+#[test]
+fn a_sweep_of_too_many_designs_is_refused_before_it_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let many = format!("{:?}", (100..=2100).collect::<Vec<u32>>());
+    let lists = ["[512, 1024]", "[32, 128]", "[850, 1050]", "[0.05, 1, 16]"];
+    let study = lists.iter().fold(STUDY.to_owned(), |study, list| study.replace(list, &many));
+    std::fs::write(dir.path().join("s.toml"), study).unwrap();
+    let refused = run_coplace_in(dir.path(), &sweep("huge", &[])).expect_refusal();
+    let limit = "combinations, and a sweep stores at most 8589934592; list fewer values, or use coplace search";
+    assert!(refused.starts_with("error: s.toml: has ") && refused.contains(limit), "{refused}");
+    assert!(!dir.path().join("huge").exists());
+}
+
 /// Changes a store and resumes it. It is refused by name, or its exports equal those of an undisturbed sweep.
 fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
     let (out, store) = (dir.join("damaged"), dir.join("damaged/sweep.sqlite"));

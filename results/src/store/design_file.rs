@@ -285,7 +285,8 @@ fn decode_rows(path: &Path, designs: u64) -> Result<Vec<DesignRow>, StoreError> 
     if format.as_deref() != Some(FORMAT) {
         return Err(StoreError::Foreign { file: path.into(), found: format.unwrap_or_else(|| "missing".into()) });
     }
-    let mut left = check_size(metadata, designs).map_err(damaged)?;
+    let faulty = |why: String| StoreError::Damaged { file: path.into(), why };
+    let mut left = check_size(metadata, designs).map_err(faulty)?;
     let mut rows = Vec::new();
     for group in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(group).map_err(damaged)?;
@@ -294,7 +295,7 @@ fn decode_rows(path: &Path, designs: u64) -> Result<Vec<DesignRow>, StoreError> 
         while missing > 0 {
             let count = missing.min(BATCH);
             let cells = columns.iter_mut().map(|column| column.read_cells(count, &mut left));
-            append_rows(path, cells.collect::<Result<_, _>>().map_err(damaged)?, &mut rows)?;
+            append_rows(path, cells.collect::<Result<_, _>>().map_err(faulty)?, &mut rows)?;
             missing -= count;
         }
     }
@@ -302,13 +303,12 @@ fn decode_rows(path: &Path, designs: u64) -> Result<Vec<DesignRow>, StoreError> 
 }
 
 /// Returns the memory in bytes that is left for the texts of a store's rows. The error is too many rows or bytes.
-fn check_size(metadata: &ParquetMetaData, designs: u64) -> Result<usize, ParquetError> {
+fn check_size(metadata: &ParquetMetaData, designs: u64) -> Result<usize, String> {
     let unsigned = |count: i64| u64::try_from(count).unwrap_or(u64::MAX);
     let sum = |counts: &mut dyn Iterator<Item = i64>| counts.map(unsigned).fold(0, u64::saturating_add);
     let rows = sum(&mut metadata.row_groups().iter().map(RowGroupMetaData::num_rows));
     if rows > designs {
-        let why = format!("it has {rows} rows, the record beside it counts {designs} designs");
-        return Err(ParquetError::General(why));
+        return Err(format!("it has {rows} rows, the record beside it counts {designs} designs"));
     }
     let left = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(size_of::<DesignRow>()));
     let left =
@@ -318,8 +318,8 @@ fn check_size(metadata: &ParquetMetaData, designs: u64) -> Result<usize, Parquet
     if pages > MOST_MEMORY as u64 { Err(too_large(&format!("pages of {pages} bytes"))) } else { Ok(left) }
 }
 
-fn too_large(what: &str) -> ParquetError {
-    ParquetError::General(format!("it has {what}, more than {} GiB of memory hold", MOST_MEMORY >> 30))
+fn too_large(what: &str) -> String {
+    format!("it has {what}, more than {} GiB of memory hold", MOST_MEMORY >> 30)
 }
 
 fn append_rows(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
@@ -388,37 +388,38 @@ fn find_column(path: &Path, group: &RowGroupMetaData, column: &StoreColumn) -> R
 
 impl OpenColumn {
     /// Reads the next `rows` cells. Takes the bytes of texts from `left`.
-    fn read_cells(&mut self, rows: usize, left: &mut usize) -> Result<Vec<StoreCell>, ParquetError> {
+    fn read_cells(&mut self, rows: usize, left: &mut usize) -> Result<Vec<StoreCell>, String> {
+        let undecoded = |why: ParquetError| why.to_string();
         let mut levels = Vec::new();
         let levels_wanted = self.nullable.then_some(&mut levels);
         let values: Vec<StoreCell> = match &mut self.reader {
             None => return Ok(vec![StoreCell::Null; rows]),
             Some(ColumnReader::Int64ColumnReader(r)) => {
                 let mut values = Vec::new();
-                r.read_records(rows, levels_wanted, None, &mut values)?;
+                r.read_records(rows, levels_wanted, None, &mut values).map_err(undecoded)?;
                 values.into_iter().map(StoreCell::Int).collect()
             }
             Some(ColumnReader::DoubleColumnReader(r)) => {
                 let mut values = Vec::new();
-                r.read_records(rows, levels_wanted, None, &mut values)?;
+                r.read_records(rows, levels_wanted, None, &mut values).map_err(undecoded)?;
                 values.into_iter().map(StoreCell::Float).collect()
             }
             Some(ColumnReader::ByteArrayColumnReader(r)) => {
                 let mut values: Vec<ByteArray> = Vec::new();
-                r.read_records(rows, levels_wanted, None, &mut values)?;
+                r.read_records(rows, levels_wanted, None, &mut values).map_err(undecoded)?;
                 // Rows may share one long text of the file, which each of them copies.
                 let text = |bytes: ByteArray| {
                     *left = left.checked_sub(bytes.len()).ok_or_else(|| too_large("texts"))?;
-                    bytes.as_utf8().map(|text| StoreCell::Text(text.to_owned()))
+                    bytes.as_utf8().map(|text| StoreCell::Text(text.to_owned())).map_err(undecoded)
                 };
                 values.into_iter().map(text).collect::<Result<_, _>>()?
             }
-            Some(_) => return Err(ParquetError::General("a column has an unexpected type".into())),
+            Some(_) => return Err("a column has an unexpected type".to_owned()),
         };
         let cells = if self.nullable { with_nulls(&levels, values) } else { values };
         if cells.len() != rows {
             let (name, found) = (self.name, cells.len());
-            return Err(ParquetError::General(format!("column `{name}` has {found} of the next {rows} rows")));
+            return Err(format!("column `{name}` has {found} of the next {rows} rows"));
         }
         Ok(cells)
     }
