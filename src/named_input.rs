@@ -229,20 +229,9 @@ impl NamedInput {
                 stack.with_option(&format!("{key}={words}")).or_input()?.to_toml_string().or_other()
             }
             InputKind::Chip => {
-                let as_published = chip_document(word, &files)?;
-                let key = full_key(key, as_published.list_fields())?;
-                let value = field_value(value).map_err(|why| refused(&why))?;
-                let changed = |mut document: ChipDocument| {
-                    document.set_field(&key, &value).map_err(input_failure)?;
-                    Ok::<_, Failure>(document)
-                };
-                let mut document = changed(as_published.clone())?;
-                // With another clock or number of cores, a chip does not reach the peaks that were published for it.
-                if document.build_accelerator().is_err() {
-                    let unbuilt = changed(as_published.strip_measured(false))?;
-                    document = if unbuilt.build_accelerator().is_ok() { unbuilt } else { document };
-                }
-                document.to_text(std::slice::from_ref(&key), "changed by the user").or_other()
+                let document = chip_document(word, &files)?;
+                let key = full_key(key, document.list_fields())?;
+                changed_chip(document, &key, &field_value(value).map_err(|why| refused(&why))?)
             }
             InputKind::Fabric => {
                 let joined = self.fabric(&files)?.joins.first().cloned();
@@ -254,25 +243,45 @@ impl NamedInput {
                 document.to_text().or_other()
             }
             InputKind::Study => {
-                let mut table = table_of_text(word, &self.read_text()?)?;
-                if value.is_array() || value.is_object() {
-                    let value = toml::Value::try_from(value).or_other()?;
-                    if !replace_entry(&mut table, key, &value) {
-                        return Err(file_failure(
-                            key,
-                            "is no key of the file",
-                            "give the whole key of a list or a table",
-                        ));
-                    }
-                    return toml::to_string(&table).or_other();
+                let table = table_of_text(word, &self.read_text()?)?;
+                match value.is_array() || value.is_object() {
+                    true => changed_whole_key(table, key, value),
+                    false => changed_study(table, key, &field_value(value).map_err(|why| refused(&why))?, word),
                 }
-                let key = full_key(key, document::list_fields(&table))?;
-                let value = field_value(value).map_err(|why| refused(&why))?;
-                document::set_field(&mut table, &key, &value, word).map_err(input_failure)?;
-                toml::to_string(&table).or_other()
             }
         }
     }
+}
+
+/// Returns a chip's file with one field changed.
+fn changed_chip(as_published: ChipDocument, key: &str, value: &FieldValue) -> Result<String, Failure> {
+    let changed = |mut document: ChipDocument| {
+        document.set_field(key, value).map_err(input_failure)?;
+        Ok::<_, Failure>(document)
+    };
+    let mut document = changed(as_published.clone())?;
+    // With another clock or number of cores, a chip does not reach the peaks that were published for it.
+    if document.build_accelerator().is_err() {
+        let unbuilt = changed(as_published.strip_measured(false))?;
+        document = if unbuilt.build_accelerator().is_ok() { unbuilt } else { document };
+    }
+    document.to_text(&[key.to_owned()], "changed by the user").or_other()
+}
+
+/// Returns a study's file with one field changed.
+fn changed_study(mut table: toml::Table, key: &str, value: &FieldValue, file: &str) -> Result<String, Failure> {
+    let key = full_key(key, document::list_fields(&table))?;
+    document::set_field(&mut table, &key, value, file).map_err(input_failure)?;
+    toml::to_string(&table).or_other()
+}
+
+/// Returns a study's file with a list or a table replaced.
+fn changed_whole_key(mut table: toml::Table, key: &str, value: &Value) -> Result<String, Failure> {
+    let value = toml::Value::try_from(value).or_other()?;
+    if !replace_entry(&mut table, key, &value) {
+        return Err(file_failure(key, "is no key of the file", "give the whole key of a list or a table"));
+    }
+    toml::to_string(&table).or_other()
 }
 
 fn table_of_text(file: &str, text: &str) -> Result<toml::Table, Failure> {

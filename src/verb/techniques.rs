@@ -264,6 +264,19 @@ fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
         .collect()
 }
 
+fn technique_layout(arguments: &TechniquesArguments, data: u32) -> Layout {
+    Layout {
+        tensor: arguments.tensor,
+        pipeline: arguments.pipeline,
+        data,
+        context: arguments.context,
+        expert: arguments.expert,
+        sequence_parallel: arguments.tensor > 1,
+        zero: ZeroStage::from_number(arguments.zero.into()).unwrap_or_default(),
+        ..Layout::default()
+    }
+}
+
 fn technique_plan(
     arguments: &TechniquesArguments,
     run: Option<&Question>,
@@ -274,16 +287,7 @@ fn technique_plan(
     let tokens = run.and_then(|run| run.models.first()).and_then(|of| of.sequence_length);
     let software = run.map(|run| &run.software);
     let data = data_degree(arguments)?;
-    let layout = Layout {
-        tensor: arguments.tensor,
-        pipeline: arguments.pipeline,
-        data,
-        context: arguments.context,
-        expert: arguments.expert,
-        sequence_parallel: arguments.tensor > 1,
-        zero: ZeroStage::from_number(arguments.zero.into()).unwrap_or_default(),
-        ..Layout::default()
-    };
+    let layout = technique_layout(arguments, data);
     let micro_batch = u64::from(arguments.micro_batch);
     let batch = Batch {
         micro_batch,

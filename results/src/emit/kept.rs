@@ -97,14 +97,17 @@ fn layer_without_techniques(recipe: &PlanRecipe<'_>) -> Option<TrainingGraph> {
     TrainingGraph::new(recipe.model, &lowering_of_plan(recipe.model, recipe.plan, recipe.stack)).ok()
 }
 
-/// Returns the layer of the plan, and its treatment under a policy. `None` if there is no such layer.
-pub(super) fn policy_on_layer(
-    recipe: &PlanRecipe<'_>,
-    policy: &ActivationPolicy,
-) -> Option<(OperatorGraph, Treatment)> {
-    let graph = layer_without_techniques(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
-    let treatment = policy.treatment_with_extent(&graph, recipe.stack.replay_extent());
-    Some((graph, treatment))
+/// A layer, and how a policy treats its tensors.
+pub(super) struct TreatedLayer {
+    pub layer: OperatorGraph,
+    pub treatment: Treatment,
+}
+
+/// Returns the layer of the plan under a policy. `None` if there is no such layer.
+pub(super) fn policy_on_layer(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy) -> Option<TreatedLayer> {
+    let layer = layer_without_techniques(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
+    let treatment = policy.treatment_with_extent(&layer, recipe.stack.replay_extent());
+    Some(TreatedLayer { layer, treatment })
 }
 
 /// Finds the modules of Megatron-LM (by preset) that together equal a policy or cover most of it.
@@ -142,7 +145,7 @@ pub(super) fn find_maxtext_names(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
 ) -> Option<PolicyNames<[BTreeSet<NamedTensor>; 2]>> {
-    let (layer, wanted) = policy_on_layer(recipe, policy)?;
+    let TreatedLayer { layer, treatment: wanted } = policy_on_layer(recipe, policy)?;
     let of = |place: &BTreeSet<TensorId>| -> BTreeSet<NamedTensor> {
         let all = |named: &NamedTensor| {
             let tensors = named.resolve_tensors(&layer);

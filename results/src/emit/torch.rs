@@ -3,13 +3,13 @@
 //! For every operator, PyTorch asks the callback whether to keep the result. Products with weights are identified by
 //! their order, as in TorchTitan's `selective_ac_option = "op"`.
 
-use super::kept::{plan_by_policies, policy_on_layer};
+use super::kept::{TreatedLayer, plan_by_policies, policy_on_layer};
 use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
 use step::Framework;
 use workloads::ActivationPolicy;
-use workloads::graph::{Gradient, OperatorNode};
+use workloads::graph::{Gradient, OperatorNode, PartialOffload};
 use workloads::recompute_policy::Treatment;
 
 /// Writes the policy of a plan's layers as a Python module with a function `layer_context`. Comments name the parts
@@ -66,36 +66,45 @@ impl DispatchedOperator {
 }
 
 fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &mut EmittedLines) {
-    let Some((layer, treatment)) = policy_on_layer(recipe, policy) else {
+    let Some(treated) = policy_on_layer(recipe, policy) else {
         return lines.push_lack(true, &format!("recompute {policy}: the model has no layer of one kind"));
     };
-    let Treatment { kept, offloaded, .. } = &treatment;
-    let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
-    let held = |op: &&OperatorNode| op.outputs.iter().any(|t| kept.contains(t) || offloaded.contains(t));
-    let of = |wanted: &[DispatchedOperator]| -> Vec<&OperatorNode> {
-        layer.operators.iter().filter(|op| wanted.contains(&DispatchedOperator::of_tensor(op))).collect()
-    };
-    let products = of(&[DispatchedOperator::Product, DispatchedOperator::Sum]);
-    let saved = |of: &[&OperatorNode], wanted: DispatchedOperator| -> Vec<usize> {
-        (0..of.len()).filter(|at| DispatchedOperator::of_tensor(of[*at]) == wanted && held(&of[*at])).collect()
-    };
-    let (saved_products, saved_sums) = (
-        saved(&products, DispatchedOperator::Product),
-        saved(&of(&[DispatchedOperator::Sum]), DispatchedOperator::Sum),
-    );
-    let numbers = |of: &[usize]| of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let names =
-        |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
-    let sets = |of: String| if of.is_empty() { "set()".to_owned() } else { format!("{{{of}}}") };
-    let flag = |on: bool| if on { "True" } else { "False" };
+    let products = treated.operators_of(&[DispatchedOperator::Product, DispatchedOperator::Sum]);
+    let saved_products = treated.saved_places(&products, DispatchedOperator::Product);
+    let sums = treated.operators_of(&[DispatchedOperator::Sum]);
+    let saved_sums = treated.saved_places(&sums, DispatchedOperator::Sum);
+    let attention = treated.operators_of(&[DispatchedOperator::Attention]);
     lines.push_note(
         true,
         "around every layer: torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, \
         context_fn=layer_context)",
     );
-    let all: Vec<String> = products.iter().enumerate().map(|(at, op)| format!("{at} {}", short(&op.name))).collect();
+    let all: Vec<String> =
+        products.iter().enumerate().map(|(at, op)| format!("{at} {}", short_name(&op.name))).collect();
     lines.push_note(true, &format!("products with weights in the order in which they run: {}", all.join(", ")));
-    let text = format!(
+    let text = policy_module(&saved_products, &saved_sums, attention.iter().any(|op| treated.is_held(op)));
+    text.lines().for_each(|line| lines.push(line.to_owned()));
+    treated.push_lacks(lines);
+}
+
+fn short_name(name: &str) -> String {
+    name.strip_prefix("layer.").unwrap_or(name).to_owned()
+}
+
+/// Joins names in their order, each once.
+fn join_distinct(names: impl Iterator<Item = String>) -> String {
+    names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a set in Python.
+fn set_of_numbers(numbers: &[usize]) -> String {
+    let list = numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if list.is_empty() { "set()".to_owned() } else { format!("{{{list}}}") }
+}
+
+/// Returns the Python module of a policy that saves these products and sums, by their order.
+fn policy_module(saved_products: &[usize], saved_sums: &[usize], saves_attention: bool) -> String {
+    format!(
         "import torch\n\
          from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts\n\n\
          SAVED_PRODUCTS = {}\n\
@@ -115,33 +124,47 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
          summed[ctx.is_recompute] += 1\n        \
          return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE\n\n    \
          return create_selective_checkpoint_contexts(policy)",
-        sets(numbers(&saved_products)),
-        sets(numbers(&saved_sums)),
-        flag(of(&[DispatchedOperator::Attention]).iter().any(held)),
-    );
-    text.lines().for_each(|line| lines.push(line.to_owned()));
-    let other = of(&[DispatchedOperator::Other]);
-    let other = names(&mut other.iter().filter(|op| held(op)).map(|op| short(&op.name)));
-    lines.push_lack(
-        !other.is_empty(),
-        &format!("kept results of operators that the dispatcher cannot distinguish: {other}"),
-    );
-    let tensors =
-        |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
-    lines.push_lack(
-        !offloaded.is_empty(),
-        &format!(
-            "offloaded: {}; this policy keeps them on the device (torch.autograd.graph.save_on_cpu moves all that \
-            a region saves)",
-            tensors(offloaded)
-        ),
-    );
-    let part = treatment
-        .partly
-        .as_ref()
-        .filter(|partly| partly.recomputed)
-        .map(workloads::graph::PartialOffload::offloaded_fraction);
-    let words =
-        |part| format!("for {part} of the tokens, with the others recomputed: a checkpoint applies to all tokens");
-    lines.push_lack(part.is_some(), &part.map(words).unwrap_or_default());
+        set_of_numbers(saved_products),
+        set_of_numbers(saved_sums),
+        if saves_attention { "True" } else { "False" },
+    )
+}
+
+impl TreatedLayer {
+    fn is_held(&self, op: &OperatorNode) -> bool {
+        let Treatment { kept, offloaded, .. } = &self.treatment;
+        op.outputs.iter().any(|t| kept.contains(t) || offloaded.contains(t))
+    }
+
+    fn operators_of(&self, wanted: &[DispatchedOperator]) -> Vec<&OperatorNode> {
+        self.layer.operators.iter().filter(|op| wanted.contains(&DispatchedOperator::of_tensor(op))).collect()
+    }
+
+    /// Returns the places among `of` of the operators of one class whose results are held.
+    fn saved_places(&self, of: &[&OperatorNode], wanted: DispatchedOperator) -> Vec<usize> {
+        (0..of.len()).filter(|at| DispatchedOperator::of_tensor(of[*at]) == wanted && self.is_held(of[*at])).collect()
+    }
+
+    /// Adds the parts of the policy that PyTorch cannot express.
+    fn push_lacks(&self, lines: &mut EmittedLines) {
+        let Treatment { offloaded, partly, .. } = &self.treatment;
+        let other = self.operators_of(&[DispatchedOperator::Other]);
+        let other = join_distinct(other.iter().filter(|op| self.is_held(op)).map(|op| short_name(&op.name)));
+        lines.push_lack(
+            !other.is_empty(),
+            &format!("kept results of operators that the dispatcher cannot distinguish: {other}"),
+        );
+        let away = join_distinct(offloaded.iter().map(|t| short_name(&self.layer.tensors[t.index()].name)));
+        lines.push_lack(
+            !offloaded.is_empty(),
+            &format!(
+                "offloaded: {away}; this policy keeps them on the device (torch.autograd.graph.save_on_cpu moves all \
+                that a region saves)"
+            ),
+        );
+        let part = partly.as_ref().filter(|partly| partly.recomputed).map(PartialOffload::offloaded_fraction);
+        let words =
+            |part| format!("for {part} of the tokens, with the others recomputed: a checkpoint applies to all tokens");
+        lines.push_lack(part.is_some(), &part.map(words).unwrap_or_default());
+    }
 }

@@ -240,11 +240,7 @@ impl PaperStudy {
         words.join(", ")
     }
 
-    pub(crate) fn prepare_study(&self) -> Result<PreparedPaperStudy, String> {
-        let model = match &self.own_model {
-            Some(model) => model.clone(),
-            None => named_model(self.model.as_deref().unwrap_or(MODEL))?,
-        };
+    fn prepare_chip(&self) -> Result<Accelerator, String> {
         let mut chip = ChipTemplate::find_built_in(self.chip.as_deref().unwrap_or(CHIP))
             .map_err(|e| e.to_string())?
             .accelerator
@@ -254,11 +250,11 @@ impl PaperStudy {
             chip.storage =
                 Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(STORAGE) });
         }
-        let mut stack = SoftwareStack::load(self.stack.as_deref().unwrap_or(STACK)).map_err(|e| e.to_string())?;
-        for option in &self.stack_options {
-            stack = stack.with_option(option).map_err(|e| e.to_string())?;
-        }
-        let layout = Layout {
+        Ok(chip)
+    }
+
+    fn layout(&self) -> Layout {
+        Layout {
             tensor: self.tensor.unwrap_or(1),
             context: self.context.unwrap_or(1),
             data: self.data.unwrap_or(1),
@@ -267,7 +263,20 @@ impl PaperStudy {
             sequence_parallel: self.sequence_parallel.unwrap_or(self.tensor.unwrap_or(1) > 1),
             zero: ZeroStage::from_number(self.zero.unwrap_or_default().into()).unwrap_or_default(),
             ..Layout::default()
+        }
+    }
+
+    pub(crate) fn prepare_study(&self) -> Result<PreparedPaperStudy, String> {
+        let model = match &self.own_model {
+            Some(model) => model.clone(),
+            None => named_model(self.model.as_deref().unwrap_or(MODEL))?,
         };
+        let chip = self.prepare_chip()?;
+        let mut stack = SoftwareStack::load(self.stack.as_deref().unwrap_or(STACK)).map_err(|e| e.to_string())?;
+        for option in &self.stack_options {
+            stack = stack.with_option(option).map_err(|e| e.to_string())?;
+        }
+        let layout = self.layout();
         let activations: ActivationPolicy =
             self.recompute.as_deref().unwrap_or("none").parse().map_err(|e: workloads::WorkloadError| e.to_string())?;
         let devices = u32::try_from(layout.device_count()).unwrap_or(u32::MAX);
@@ -344,78 +353,78 @@ impl PreparedPaperStudy {
 
     pub(crate) fn value_of(&self, quantity: StudyQuantity) -> Result<f64, String> {
         if let Some((engine, output)) = &self.inference {
-            let study = InferenceStudy {
-                model: &self.model,
-                chip: &self.chip,
-                fabric: &self.fabric,
-                engine,
-                technique: self.techniques.iter().next(),
-                sequences: self.plan.batch.micro_batch,
-                input: self.plan.batch.sequence_length,
-                output: *output,
-            };
-            return match quantity {
-                StudyQuantity::PromptPeak => study.prompt_peak(),
-                StudyQuantity::Stored => study.stored(),
-                StudyQuantity::GeneratedPerSecond => study.generated_per_second(),
-                _ => Err("a study with an engine has prompt_peak, stored and generated_per_second".to_owned()),
-            };
+            return self.value_of_inference(engine, *output, quantity);
         }
-        let setting = self.technique_setting();
-        let words = |e: step::StepError| e.to_string();
-        let longest = |techniques: &Techniques| setting.longest_sequence(techniques).unwrap_or(0) as f64;
+        if let Some(limit) = self.value_of_limit(quantity)? {
+            return Ok(limit);
+        }
+        let trial = self.technique_setting().try_best_fractions(&self.techniques).map_err(|e| e.to_string())?;
+        let memory = self.value_of_memory(quantity, &trial)?;
+        let memory = memory.map_or_else(|| self.value_of_activations(quantity, &trial), |value| Ok(Some(value)))?;
+        if let Some(value) = memory.or_else(|| self.value_of_speed(quantity, &trial)) {
+            return Ok(value);
+        }
         match quantity {
-            StudyQuantity::Longest => return Ok(longest(&self.techniques) / 1000.0),
-            StudyQuantity::LongestOverPlain => {
-                return Ok(longest(&self.techniques) / longest(Techniques::none()).max(1.0));
-            }
-            StudyQuantity::LargestMicroBatch => {
-                return Ok(setting.largest_micro_batch(&self.techniques).unwrap_or(0) as f64);
-            }
+            StudyQuantity::Parameter => self.parameter_value(),
+            _ => Err("a study of inference names an engine".to_owned()),
+        }
+    }
+
+    fn value_of_inference(&self, engine: &ServingEngine, output: u64, quantity: StudyQuantity) -> Result<f64, String> {
+        let study = InferenceStudy {
+            model: &self.model,
+            chip: &self.chip,
+            fabric: &self.fabric,
+            engine,
+            technique: self.techniques.iter().next(),
+            sequences: self.plan.batch.micro_batch,
+            input: self.plan.batch.sequence_length,
+            output,
+        };
+        match quantity {
+            StudyQuantity::PromptPeak => study.prompt_peak(),
+            StudyQuantity::Stored => study.stored(),
+            StudyQuantity::GeneratedPerSecond => study.generated_per_second(),
+            _ => Err("a study with an engine has prompt_peak, stored and generated_per_second".to_owned()),
+        }
+    }
+
+    /// Returns the largest sequence or batch that fits; `None` for another quantity.
+    fn value_of_limit(&self, quantity: StudyQuantity) -> Result<Option<f64>, String> {
+        let setting = self.technique_setting();
+        let longest = |techniques: &Techniques| setting.longest_sequence(techniques).unwrap_or(0) as f64;
+        Ok(Some(match quantity {
+            StudyQuantity::Longest => longest(&self.techniques) / 1000.0,
+            StudyQuantity::LongestOverPlain => longest(&self.techniques) / longest(Techniques::none()).max(1.0),
+            StudyQuantity::LargestMicroBatch => setting.largest_micro_batch(&self.techniques).unwrap_or(0) as f64,
             StudyQuantity::LongestOverRecompute => {
                 let recompute: Technique =
                     "megatron-full".parse().map_err(|e: workloads::TechniqueError| e.to_string())?;
-                return Ok(longest(&self.techniques) / longest(&[recompute].into_iter().collect()).max(1.0));
+                longest(&self.techniques) / longest(&[recompute].into_iter().collect()).max(1.0)
             }
-            _ => {}
-        }
-        let trial = setting.try_best_fractions(&self.techniques).map_err(words)?;
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Returns the bytes of a class or of several, or whether they fit; `None` for another quantity.
+    fn value_of_memory(&self, quantity: StudyQuantity, trial: &TechniqueTrial) -> Result<Option<f64>, String> {
         let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed()).ok_or("no stage")?;
         let class = |class: MemoryClass| fullest.class_bytes(class).as_f64();
         // The papers count master weights among the optimizer states.
         let states = class(MemoryClass::MasterWeights) + class(MemoryClass::OptimizerStates);
-        Ok(match quantity {
+        Ok(Some(match quantity {
             StudyQuantity::Weights => class(MemoryClass::Weights),
-            StudyQuantity::Gradients => self.gradient_bytes(&trial)?,
+            StudyQuantity::Gradients => self.gradient_bytes(trial)?,
             StudyQuantity::States => states,
             StudyQuantity::Peak => fullest.reading_of(MemoryReading::Allocated).as_f64(),
             StudyQuantity::BesideWeightsAndStates => {
                 fullest.reading_of(MemoryReading::Allocated).as_f64() - class(MemoryClass::Weights) - states
             }
             StudyQuantity::Fits => f64::from(u8::from(trial.lacks.is_none())),
-            StudyQuantity::Mfu => self.mfu(&trial),
-            StudyQuantity::ActivationCut => {
-                let none = setting.try_techniques(Techniques::none()).map_err(words)?;
-                (1.0 - peak_activations(&trial) / peak_activations(&none)) * 100.0
-            }
-            StudyQuantity::ActivationsAtLoss => self.activations_at_loss(&trial)?,
-            StudyQuantity::HeadForward => self.head_bytes(false)?,
-            StudyQuantity::Head => self.head_bytes(true)?,
-            StudyQuantity::ActivationsOfAllDevices => {
-                self.kept_bytes_with_gradients(&trial)? * self.plan.layout.device_count() as f64
-            }
-            StudyQuantity::InputsLeft => {
-                self.weight_gradient_inputs(&self.techniques)? / self.weight_gradient_inputs(Techniques::none())?
-                    * 100.0
-            }
-            StudyQuantity::BytesPerSbh => {
-                let batch = &self.plan.batch;
-                trial.layer[0].as_f64() / (batch.sequence_length * batch.micro_batch * self.model.hidden) as f64
-            }
             StudyQuantity::WeightsAndStates => class(MemoryClass::Weights) + states,
             StudyQuantity::Sum => {
-                let statics = class(MemoryClass::Weights) + states + self.gradient_bytes(&trial)?;
-                statics + self.activations_at_loss(&trial)?
+                let statics = class(MemoryClass::Weights) + states + self.gradient_bytes(trial)?;
+                statics + self.activations_at_loss(trial)?
             }
             StudyQuantity::UpdateTemporaries => {
                 let parameters = class(MemoryClass::Weights) / self.plan.precision.operand.bytes() as f64;
@@ -425,28 +434,54 @@ impl PreparedPaperStudy {
                 let memory = &self.stack.memory;
                 parameters * (memory.update_bytes_per_parameter + memory.update_state_copies * state)
             }
+            StudyQuantity::UsableMemory => trial.memory.capacity.as_f64(),
+            StudyQuantity::ReadOnly => fullest.read_only.into_iter().sum::<Bytes>().as_f64(),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Returns a quantity of kept tensors and logits; `None` for another quantity.
+    fn value_of_activations(&self, quantity: StudyQuantity, trial: &TechniqueTrial) -> Result<Option<f64>, String> {
+        Ok(Some(match quantity {
+            StudyQuantity::ActivationCut => {
+                let none = self.technique_setting().try_techniques(Techniques::none()).map_err(|e| e.to_string())?;
+                (1.0 - peak_activations(trial) / peak_activations(&none)) * 100.0
+            }
+            StudyQuantity::ActivationsAtLoss => self.activations_at_loss(trial)?,
+            StudyQuantity::HeadForward => self.head_bytes(false)?,
+            StudyQuantity::Head => self.head_bytes(true)?,
+            StudyQuantity::ActivationsOfAllDevices => {
+                self.kept_bytes_with_gradients(trial)? * self.plan.layout.device_count() as f64
+            }
+            StudyQuantity::InputsLeft => {
+                self.weight_gradient_inputs(&self.techniques)? / self.weight_gradient_inputs(Techniques::none())?
+                    * 100.0
+            }
+            StudyQuantity::BytesPerSbh => {
+                let batch = &self.plan.batch;
+                trial.layer[0].as_f64() / (batch.sequence_length * batch.micro_batch * self.model.hidden) as f64
+            }
             StudyQuantity::AttentionShare => self.attention_share_percent()?,
             StudyQuantity::LinearInputs => self.weight_gradient_inputs(&self.techniques)? * self.model.layers as f64,
-            StudyQuantity::PeakActivations => peak_activations(&trial),
+            StudyQuantity::PeakActivations => peak_activations(trial),
+            StudyQuantity::BytesPerToken => self.input_bytes_per_token()?,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Returns a quantity of the step's time; `None` for another quantity.
+    fn value_of_speed(&self, quantity: StudyQuantity, trial: &TechniqueTrial) -> Option<f64> {
+        Some(match quantity {
+            StudyQuantity::Mfu => self.mfu(trial),
             StudyQuantity::StepSeconds => trial.time.total.0,
             StudyQuantity::TokensPerSecond => {
                 (self.plan.batch.global_batch * self.plan.batch.sequence_length) as f64 / trial.time.total.0
             }
             StudyQuantity::SequencesPerSecond => self.plan.batch.global_batch as f64 / trial.time.total.0,
             StudyQuantity::TeraflopsPerDevice => {
-                self.necessary_flops_per_second(&trial) / self.plan.layout.device_count() as f64 / 1e12
+                self.necessary_flops_per_second(trial) / self.plan.layout.device_count() as f64 / 1e12
             }
-            StudyQuantity::Parameter => self.parameter_value()?,
-            StudyQuantity::BytesPerToken => self.input_bytes_per_token()?,
-            StudyQuantity::UsableMemory => trial.memory.capacity.as_f64(),
-            StudyQuantity::ReadOnly => fullest.read_only.into_iter().sum::<Bytes>().as_f64(),
-            StudyQuantity::Longest
-            | StudyQuantity::LongestOverPlain
-            | StudyQuantity::LongestOverRecompute
-            | StudyQuantity::LargestMicroBatch => 0.0,
-            StudyQuantity::PromptPeak | StudyQuantity::Stored | StudyQuantity::GeneratedPerSecond => {
-                return Err("a study of inference names an engine".to_owned());
-            }
+            _ => return None,
         })
     }
 

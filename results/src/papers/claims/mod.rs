@@ -13,7 +13,7 @@ mod value;
 mod words;
 
 use self::metric::{ClaimedMetric, read_metric, size_of_unit};
-use self::value::{ClaimedValue, NumberRelation, parse_values, split_parts};
+use self::value::{ClaimedValue, ClaimedValues, NumberRelation, parse_values, split_parts};
 use self::words::{ReadSetting, read_words};
 use crate::papers::{PaperError, PaperFile, PaperStudy, PaperSystem, StudyQuantity, read_reference};
 use serde::Serialize;
@@ -196,7 +196,7 @@ fn predict_claim(claim: PublishedClaim, reference: &PaperFile) -> Result<Predict
     }
     let claimed = parse_values(&claim.value);
     let negative = |value: &ClaimedValue| matches!(value, ClaimedValue::Number(number) if *number < 0.0);
-    if claimed.as_ref().is_some_and(|(values, _)| values.iter().any(negative)) {
+    if claimed.as_ref().is_some_and(|claimed| claimed.values.iter().any(negative)) {
         let cure = "write the paper's number or its words; an empty cell means unknown";
         return Err(claim_fault(&claim, "value", &claim.value, "must not be negative", cure));
     }
@@ -388,16 +388,12 @@ impl ClaimRuns<'_> {
         Ok(self.value_in(&study, StudyQuantity::Fits)? > 0.5)
     }
 
-    fn predict_values(
-        &self,
-        claim: PublishedClaim,
-        claimed: Option<(Vec<ClaimedValue>, NumberRelation)>,
-    ) -> PredictedClaim {
+    fn predict_values(&self, claim: PublishedClaim, claimed: Option<ClaimedValues>) -> PredictedClaim {
         let related = self.metrics.iter().any(|metric| metric.relation.is_some());
         let count = if related { self.metrics.len() } else { self.metrics.len().max(self.studies.len()) };
-        let (mut texts, mut pairs, mut refused) = (Vec::new(), Vec::new(), None);
-        let values = claimed.as_ref().map_or(&[][..], |(values, _)| values);
-        let mut relation = claimed.as_ref().map_or(NumberRelation::List, |(_, relation)| *relation);
+        let (mut texts, mut scored, mut refused) = (Vec::new(), Vec::new(), None);
+        let values = claimed.as_ref().map_or(&[][..], |claimed| &claimed.values[..]);
+        let mut relation = claimed.as_ref().map_or(NumberRelation::List, |claimed| claimed.relation);
         for at in 0..count {
             let metric = self.metrics[at.min(self.metrics.len() - 1)];
             let out_of_memory = values.get(at) == Some(&ClaimedValue::OutOfMemory);
@@ -412,7 +408,7 @@ impl ClaimRuns<'_> {
                     for (place, number) in numbers.into_iter().enumerate() {
                         texts.push(format_claim(number));
                         if let Some(ClaimedValue::Number(claimed)) = values.get(from + place) {
-                            pairs.push((*claimed, number));
+                            scored.push(ScoredNumber { claimed: *claimed, predicted: number });
                         }
                     }
                     if out_of_memory {
@@ -428,7 +424,7 @@ impl ClaimRuns<'_> {
         if texts.iter().all(|text| text == "?") {
             texts.clear();
         }
-        let error_pct = mean_error(&pairs);
+        let error_pct = mean_error(&scored);
         let words =
             (claimed.is_none() && !claim.value.is_empty()).then(|| format!("{}: no number to score by", claim.value));
         let words = words.or_else(|| self.open_sizes());
@@ -447,15 +443,21 @@ impl ClaimRuns<'_> {
     }
 }
 
-/// Returns the mean absolute error in percent of the claimed numbers. Pairs with a claimed zero and another prediction
-/// are left out. `None` if no pair is left.
-fn mean_error(pairs: &[(f64, f64)]) -> Option<f64> {
-    let error = |(claimed, predicted): &(f64, f64)| match (*claimed == 0.0, *predicted == 0.0) {
+/// A number of a paper, and its prediction.
+struct ScoredNumber {
+    claimed: f64,
+    predicted: f64,
+}
+
+/// Returns the mean absolute error in percent of the claimed numbers. A claimed zero with another prediction is left
+/// out. `None` if no number is left.
+fn mean_error(scored: &[ScoredNumber]) -> Option<f64> {
+    let error = |ScoredNumber { claimed, predicted }: &ScoredNumber| match (*claimed == 0.0, *predicted == 0.0) {
         (true, true) => Some(0.0),
         (true, false) => None,
         _ => Some((predicted - claimed).abs() / claimed.abs() * 100.0),
     };
-    let errors: Vec<f64> = pairs.iter().filter_map(error).collect();
+    let errors: Vec<f64> = scored.iter().filter_map(error).collect();
     (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
 }
 

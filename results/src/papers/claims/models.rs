@@ -161,17 +161,31 @@ fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, Strin
     Ok(resize_model(&model, &name, [layers, hidden, heads, 4 * hidden]))
 }
 
-/// Width and layers of the models in SSDTrain's figure 6.
-const SHAPES: [(u64, u64); 3] = [(8192, 4), (12_288, 3), (16_384, 2)];
+/// The size of a model: its hidden width and its layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ModelShape {
+    pub width: u64,
+    pub layers: u64,
+}
+
+/// The models in SSDTrain's figure 6.
+const SHAPES: [ModelShape; 3] = [
+    ModelShape { width: 8192, layers: 4 },
+    ModelShape { width: 12_288, layers: 3 },
+    ModelShape { width: 16_384, layers: 2 },
+];
 
 /// Returns the models of a claim. There are several if it lists families or shapes.
-pub(super) fn models_of_claim(family: Option<&str>, name: &str, shapes: &[(u64, u64)]) -> Result<Vec<Model>, String> {
+pub(super) fn models_of_claim(family: Option<&str>, name: &str, shapes: &[ModelShape]) -> Result<Vec<Model>, String> {
     let one = |model: Result<Model, String>| model.map(|model| vec![model]);
     match family {
         Some("ssdtrain") => {
             let shapes = if shapes.is_empty() { &SHAPES[..] } else { shapes };
             let families: Vec<&str> = name.split('/').map(str::trim).collect();
-            families.iter().flat_map(|f| shapes.iter().map(|(h, l)| ssdtrain_model(f, *h, *l))).collect()
+            families
+                .iter()
+                .flat_map(|f| shapes.iter().map(|shape| ssdtrain_model(f, shape.width, shape.layers)))
+                .collect()
         }
         Some("memo") => one(model_of_size(&MEMO, "techniques/memo-gpt-7b.json", name)),
         Some("megatron") => one(megatron_model(name)),

@@ -30,15 +30,22 @@ pub(super) enum ClaimedValue {
     OutOfMemory,
 }
 
+/// The entries of a claim's value, and their relation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ClaimedValues {
+    pub values: Vec<ClaimedValue>,
+    pub relation: NumberRelation,
+}
+
 /// Returns the entries of a claim's value and their relation. `None` if an entry is neither a number nor out of memory.
-pub(super) fn parse_values(text: &str) -> Option<(Vec<ClaimedValue>, NumberRelation)> {
+pub(super) fn parse_values(text: &str) -> Option<ClaimedValues> {
     let all = |parts: Vec<&str>, relation| {
-        parts.into_iter().map(parse_value).collect::<Option<Vec<_>>>().map(|values| (values, relation))
+        Some(ClaimedValues { values: parts.into_iter().map(parse_value).collect::<Option<_>>()?, relation })
     };
     if text.contains("->") {
         return all(text.split("->").collect(), NumberRelation::Arrow);
     }
-    if let Some(list) = all(text.split('/').collect(), NumberRelation::List).filter(|(values, _)| values.len() > 1) {
+    if let Some(list) = all(text.split('/').collect(), NumberRelation::List).filter(|list| list.values.len() > 1) {
         return Some(list);
     }
     match text.split_once('-') {
@@ -69,7 +76,7 @@ mod tests {
     #[test]
     fn values_are_numbers_lists_and_ranges() {
         let numbers = |text: &str| {
-            let (values, relation) = parse_values(text)?;
+            let ClaimedValues { values, relation } = parse_values(text)?;
             let number = |value: &ClaimedValue| match value {
                 ClaimedValue::Number(number) => *number,
                 ClaimedValue::OutOfMemory => f64::INFINITY,

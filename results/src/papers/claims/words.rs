@@ -1,5 +1,6 @@
 //! Reads the words of a claim's hardware and setting into a study. An unknown word is an error.
 
+use super::models::ModelShape;
 use crate::papers::{PaperStudy, PaperSystem};
 use workloads::footprint::Optimizer;
 use workloads::memory::Preset;
@@ -17,7 +18,7 @@ pub(super) struct ReadSetting {
     /// The number of devices, if the words state it.
     pub(super) devices: Option<u32>,
     /// Widths and layers, if the setting lists shapes of models.
-    pub(super) shapes: Vec<(u64, u64)>,
+    pub(super) shapes: Vec<ModelShape>,
     /// The rank of a low-rank method.
     rank: Option<String>,
     /// The number of slices of the head.
@@ -169,9 +170,9 @@ fn set_number(read: &mut ReadSetting, key: &str, text: &str) -> Option<()> {
 }
 
 /// Returns the first shape with one of its two numbers replaced, because a text gives them one after the other.
-fn merged_shape(shapes: &[(u64, u64)], key: &str, number: u64) -> (u64, u64) {
-    let (width, layers) = shapes.first().copied().unwrap_or_default();
-    if key == "h" { (number, layers) } else { (width, number) }
+fn merged_shape(shapes: &[ModelShape], key: &str, number: u64) -> ModelShape {
+    let shape = shapes.first().copied().unwrap_or_default();
+    if key == "h" { ModelShape { width: number, ..shape } } else { ModelShape { layers: number, ..shape } }
 }
 
 /// Reads a whole number with an optional `k` or `m`, which are powers of two: `4k` is 4096.
@@ -189,17 +190,16 @@ pub(super) fn scaled_number(text: &str) -> Option<u64> {
 
 /// Removes the pairs after `(h,L)=` from a setting: `(h,L)=(8192,4),(12288,3)`. Returns the rest in lower case, and the
 /// pairs.
-fn take_shapes(text: &str) -> (String, Vec<(u64, u64)>) {
+fn take_shapes(text: &str) -> (String, Vec<ModelShape>) {
     let lower = text.to_lowercase();
     let Some((before, after)) = lower.split_once("(h,l)=") else { return (lower, Vec::new()) };
     let (mut rest, mut shapes) = (after, Vec::new());
     while let Some((pair, more)) = rest.trim_start_matches([',', ' ']).strip_prefix('(').and_then(|r| r.split_once(')'))
     {
-        let Some(shape) =
-            pair.split_once(',').and_then(|(h, l)| Some((h.trim().parse().ok()?, l.trim().parse().ok()?)))
-        else {
-            break;
+        let shape_of = |(width, layers): (&str, &str)| {
+            Some(ModelShape { width: width.trim().parse().ok()?, layers: layers.trim().parse().ok()? })
         };
+        let Some(shape) = pair.split_once(',').and_then(shape_of) else { break };
         shapes.push(shape);
         rest = more;
     }
@@ -264,42 +264,10 @@ fn read_numbers(words: &[&str], read: &mut ReadSetting) -> Option<usize> {
     }
     // The forms are `N THINGS`, `NxCHIP`, `batch size N`, `zero 3` and `tp2`.
     if let Some(number) = scaled_number(word) {
-        return match words.get(1).copied() {
-            Some("tokens" | "token") => set_number(read, "s", word).map(|()| 2),
-            Some("gpus" | "devices" | "chips" | "gpu" | "x") => set_number(read, "devices", word).map(|()| 2),
-            Some("layer" | "layers") => set_number(read, "l", word).map(|()| 2),
-            // The number of chips comes before their name.
-            Some(next)
-                if PHRASES.iter().any(|(phrase, effect)| {
-                    matches!(effect, Effect::Chip(_)) && phrase.split(' ').next() == Some(next)
-                }) =>
-            {
-                read.devices = u32::try_from(number).ok();
-                Some(1)
-            }
-            _ => None,
-        };
+        return read_counted_thing(number, words, read);
     }
     if let Some((count, chip)) = word.split_once('x').filter(|(count, _)| count.parse::<u32>().is_ok()) {
-        if chip == "p5800x" {
-            read.study.nvme_gb_per_s = Some(count.parse::<f64>().ok()? * P5800X_GB_PER_S);
-            return Some(1 + usize::from(words.get(1) == Some(&"raid0")));
-        }
-        // `8xA100`, or `8x A100`.
-        let own = usize::from(!chip.is_empty());
-        let mut rest = if own == 1 { vec![chip] } else { Vec::new() };
-        rest.extend(&words[1..words.len().min(4)]);
-        let found = (1..=rest.len()).rev().find_map(|take| {
-            let phrase = rest[..take].join(" ");
-            let known = PHRASES.iter().find(|(known, _)| *known == phrase)?;
-            matches!(known.1, Effect::Chip(_)).then_some((take, known.1))
-        });
-        if let Some((take, Effect::Chip(name))) = found {
-            read.study.chip = Some(name.to_owned());
-            read.devices = count.parse().ok();
-            return Some(take + 1 - own);
-        }
-        return None;
+        return read_counted_chips(count, chip, words, read);
     }
     let keyed = [("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("zero", "zero"), ("r", "r")];
     for (prefix, key) in keyed {
@@ -327,6 +295,47 @@ fn read_numbers(words: &[&str], read: &mut ReadSetting) -> Option<usize> {
         _ => return None,
     };
     set_number(read, key, words.get(skip)?).map(|()| skip + 1)
+}
+
+/// Reads a number before what it counts: `4k tokens`, `8 GPUs`, `8 A100`. `number` is the first of `words`.
+fn read_counted_thing(number: u64, words: &[&str], read: &mut ReadSetting) -> Option<usize> {
+    let names_chip = |next: &str| {
+        PHRASES
+            .iter()
+            .any(|(phrase, effect)| matches!(effect, Effect::Chip(_)) && phrase.split(' ').next() == Some(next))
+    };
+    match words.get(1).copied()? {
+        "tokens" | "token" => set_number(read, "s", words[0]).map(|()| 2),
+        "gpus" | "devices" | "chips" | "gpu" | "x" => set_number(read, "devices", words[0]).map(|()| 2),
+        "layer" | "layers" => set_number(read, "l", words[0]).map(|()| 2),
+        // The number of chips comes before their name.
+        next if names_chip(next) => {
+            read.devices = u32::try_from(number).ok();
+            Some(1)
+        }
+        _ => None,
+    }
+}
+
+/// Reads a number of chips or of drives: `8xA100`, `8x A100`, `4xP5800X RAID0`. `count` and `chip` are the parts of the
+/// first of `words`.
+fn read_counted_chips(count: &str, chip: &str, words: &[&str], read: &mut ReadSetting) -> Option<usize> {
+    if chip == "p5800x" {
+        read.study.nvme_gb_per_s = Some(count.parse::<f64>().ok()? * P5800X_GB_PER_S);
+        return Some(1 + usize::from(words.get(1) == Some(&"raid0")));
+    }
+    let own = usize::from(!chip.is_empty());
+    let mut rest = if own == 1 { vec![chip] } else { Vec::new() };
+    rest.extend(&words[1..words.len().min(4)]);
+    let found = (1..=rest.len()).rev().find_map(|take| {
+        let phrase = rest[..take].join(" ");
+        let known = PHRASES.iter().find(|(known, _)| *known == phrase)?;
+        matches!(known.1, Effect::Chip(_)).then_some((take, known.1))
+    });
+    let Some((take, Effect::Chip(name))) = found else { return None };
+    read.study.chip = Some(name.to_owned());
+    read.devices = count.parse().ok();
+    Some(take + 1 - own)
 }
 
 fn add_technique(name: &str, read: &mut ReadSetting) {

@@ -179,6 +179,64 @@ pub struct SweepStore {
     tally: ChecksumTally,
 }
 
+/// Fails unless a database is a sound store of this format, with the tables of a sweep alone.
+fn check_contents(connection: &Connection, file: &Path) -> Result<(), SweepStoreError> {
+    let damaged = |why: String| SweepStoreError::Damaged { file: file.to_owned(), why };
+    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, format) = (
+        number("application_id").map_err(|why| read_error(file, &why))?,
+        number("user_version").map_err(|why| read_error(file, &why))?,
+    );
+    if application != APPLICATION {
+        return Err(damaged("it is another program's database".into()));
+    }
+    if format != FORMAT {
+        return Err(SweepStoreError::Version {
+            file: file.to_owned(),
+            found: format!("store {format}"),
+            expected: format!("store {FORMAT}"),
+        });
+    }
+    // A view, a check or a computed column of a foreign file might never end.
+    if !has_own_tables(connection).map_err(|why| read_error(file, &why))? {
+        return Err(damaged("its tables are not those of a sweep".into()));
+    }
+    let sound: String = connection
+        .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
+        .map_err(|why| read_error(file, &why))?;
+    if sound != "ok" {
+        return Err(damaged(sound));
+    }
+    Ok(())
+}
+
+/// Reads the question of a store. Fails if it is damaged, or of another version of the program.
+fn read_facts(connection: &Connection, file: &Path) -> Result<SweepFacts, SweepStoreError> {
+    let damaged = |why: String| SweepStoreError::Damaged { file: file.to_owned(), why };
+    let (text, sum): (String, i64) = connection
+        .query_row("SELECT text, checksum FROM facts", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .map_err(|why| read_error(file, &why))?;
+    if sum as u64 != row_checksum(0, text.as_bytes()) {
+        return Err(damaged("the checksum of what it is of does not match".into()));
+    }
+    let found: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+    let expected = env!("CARGO_PKG_VERSION");
+    match found.get("coplace").and_then(serde_json::Value::as_str) {
+        Some(version) if version == expected => {}
+        version => {
+            let found = version.unwrap_or("unknown").to_owned();
+            return Err(SweepStoreError::Version { file: file.to_owned(), found, expected: expected.into() });
+        }
+    }
+    let facts: SweepFacts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
+    let product = facts.dimensions.iter().map(|swept| swept.values.len() as u64).try_fold(1, u64::checked_mul);
+    if product != Some(facts.combinations) || facts.combinations > MOST_COMBINATIONS {
+        let why = format!("it counts {} combinations, which its dimensions do not have", facts.combinations);
+        return Err(damaged(why));
+    }
+    Ok(facts)
+}
+
 impl SweepStore {
     /// Creates a new store in a directory. The file is built under a temporary name and renamed when it is complete.
     ///
@@ -236,53 +294,8 @@ impl SweepStore {
             return Err(SweepStoreError::Damaged { file, why: "its end is cut off within a page".into() });
         }
         let connection = connect(&file)?;
-        let damaged = |why: String| SweepStoreError::Damaged { file: file.clone(), why };
-        let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-        let (application, format) = (
-            number("application_id").map_err(|why| read_error(&file, &why))?,
-            number("user_version").map_err(|why| read_error(&file, &why))?,
-        );
-        if application != APPLICATION {
-            return Err(damaged("it is another program's database".into()));
-        }
-        if format != FORMAT {
-            return Err(SweepStoreError::Version {
-                file,
-                found: format!("store {format}"),
-                expected: format!("store {FORMAT}"),
-            });
-        }
-        // A view, a check or a computed column of a foreign file might never end.
-        if !has_own_tables(&connection).map_err(|why| read_error(&file, &why))? {
-            return Err(damaged("its tables are not those of a sweep".into()));
-        }
-        let sound: String = connection
-            .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
-            .map_err(|why| read_error(&file, &why))?;
-        if sound != "ok" {
-            return Err(damaged(sound));
-        }
-        let (text, sum): (String, i64) = connection
-            .query_row("SELECT text, checksum FROM facts", [], |row| Ok((row.get(0)?, row.get(1)?)))
-            .map_err(|why| read_error(&file, &why))?;
-        if sum as u64 != row_checksum(0, text.as_bytes()) {
-            return Err(damaged("the checksum of what it is of does not match".into()));
-        }
-        let found: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-        let expected = env!("CARGO_PKG_VERSION");
-        match found.get("coplace").and_then(serde_json::Value::as_str) {
-            Some(version) if version == expected => {}
-            version => {
-                let found = version.unwrap_or("unknown").to_owned();
-                return Err(SweepStoreError::Version { file, found, expected: expected.into() });
-            }
-        }
-        let facts: SweepFacts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
-        let product = facts.dimensions.iter().map(|swept| swept.values.len() as u64).try_fold(1, u64::checked_mul);
-        if product != Some(facts.combinations) || facts.combinations > MOST_COMBINATIONS {
-            let why = format!("it counts {} combinations, which its dimensions do not have", facts.combinations);
-            return Err(damaged(why));
-        }
+        check_contents(&connection, &file)?;
+        let facts = read_facts(&connection, &file)?;
         let present = PresentCombinations::new(facts.combinations);
         let mut store = Self { file, connection, facts, present, tally: ChecksumTally::default() };
         store.verify_rows()?;
