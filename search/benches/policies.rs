@@ -3,7 +3,7 @@
 
 use coplace_search::memory::{
     CopyLinks, CopyRate, LayerFront, LayerOperator, LayerTensors, MixPoint, MixQuestion, OperatorIndex, RecomputeSpace,
-    SavedTensor, TensorIndex, TensorSource, fastest_by_ilp,
+    BoundedChoice, SavedTensor, TensorIndex, TensorSource, fastest_by_ilp,
 };
 use sim::units::{Bytes, Seconds};
 use std::time::Instant;
@@ -50,7 +50,7 @@ fn main() {
             let start = Instant::now();
             let found = fastest_by_ilp(&layer, &link, Bytes(all / 10 * part));
             slowest = slowest.max(start.elapsed().as_secs_f64());
-            let (choice, bound) = match found {
+            let BoundedChoice { choice, bound } = match found {
                 Ok(found) => found.unwrap(),
                 Err(why) => {
                     println!("{model}, {} operators: {part}0 % of the bytes: {why}", layer.operators.len());

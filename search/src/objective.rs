@@ -94,69 +94,193 @@ impl OperatingCost {
     }
 }
 
+/// How an objective's value follows from a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectiveKind {
+    /// Tokens per second of the whole cluster.
+    Rate,
+    /// Seconds of a step.
+    Time,
+    /// Tokens per second of a chip, over the chip's figure along this axis.
+    RatePer(FrontAxis),
+    /// Joules of a token.
+    Energy,
+}
+
+/// All that differs between objectives.
+#[derive(Debug, Clone, Copy)]
+pub struct ObjectiveRow {
+    /// The objective.
+    pub objective: Objective,
+    /// The name in options and files.
+    pub key: &'static str,
+    /// How its value follows from a step.
+    pub kind: ObjectiveKind,
+    /// The unit of one model's value.
+    pub unit: &'static str,
+    /// The unit of several models' value, relative to the reference.
+    pub ratio_unit: &'static str,
+    /// The same unit at the axis of a front.
+    pub ratio_axis_unit: &'static str,
+    /// The quantity in plain words.
+    pub plain_name: &'static str,
+    /// The quantity that divides throughput; `None` for speed alone.
+    pub divisor: Option<&'static str>,
+}
+
+/// The objectives, in the order of [`Objective`].
+pub const OBJECTIVES: [ObjectiveRow; 6] = [
+    ObjectiveRow {
+        objective: Objective::Throughput,
+        key: "throughput",
+        kind: ObjectiveKind::Rate,
+        unit: "tokens/s",
+        ratio_unit: "times the reference's throughput",
+        ratio_axis_unit: "times the reference's, mean over the models",
+        plain_name: "throughput",
+        divisor: None,
+    },
+    ObjectiveRow {
+        objective: Objective::StepTime,
+        key: "step-time",
+        kind: ObjectiveKind::Time,
+        unit: "s per step",
+        ratio_unit: "times the reference's throughput",
+        ratio_axis_unit: "s",
+        plain_name: "step time",
+        divisor: None,
+    },
+    ObjectiveRow {
+        objective: Objective::PerArea,
+        key: "per-mm2",
+        kind: ObjectiveKind::RatePer(FrontAxis::Area),
+        unit: "tokens/s per mm²",
+        ratio_unit: "times the reference's throughput, per mm²",
+        ratio_axis_unit: "times the reference's per mm²",
+        plain_name: "throughput per mm²",
+        divisor: Some("area"),
+    },
+    ObjectiveRow {
+        objective: Objective::PerWatt,
+        key: "per-watt",
+        kind: ObjectiveKind::RatePer(FrontAxis::Power),
+        unit: "tokens/s per W",
+        ratio_unit: "times the reference's throughput, per W",
+        ratio_axis_unit: "times the reference's per W",
+        plain_name: "throughput per W",
+        divisor: Some("power"),
+    },
+    ObjectiveRow {
+        objective: Objective::PerDollar,
+        key: "per-dollar",
+        kind: ObjectiveKind::RatePer(FrontAxis::Cost),
+        unit: "tokens/s per USD",
+        ratio_unit: "times the reference's throughput, per USD",
+        ratio_axis_unit: "times the reference's per USD",
+        plain_name: "throughput per USD",
+        divisor: Some("price"),
+    },
+    ObjectiveRow {
+        objective: Objective::EnergyPerToken,
+        key: "energy-per-token",
+        kind: ObjectiveKind::Energy,
+        unit: "J per token",
+        ratio_unit: "times the reference's tokens per J",
+        ratio_axis_unit: "times the reference's, mean over the models",
+        plain_name: "energy per token",
+        divisor: Some("energy of a second"),
+    },
+];
+
 impl Objective {
     /// Every objective with its name.
-    pub const NAMES: [(&'static str, Self); 6] = [
-        ("throughput", Self::Throughput),
-        ("step-time", Self::StepTime),
-        ("per-mm2", Self::PerArea),
-        ("per-watt", Self::PerWatt),
-        ("per-dollar", Self::PerDollar),
-        ("energy-per-token", Self::EnergyPerToken),
-    ];
+    pub const NAMES: [(&'static str, Self); OBJECTIVES.len()] = {
+        let mut names = [("", Self::Throughput); OBJECTIVES.len()];
+        let mut at = 0;
+        while at < OBJECTIVES.len() {
+            names[at] = (OBJECTIVES[at].key, OBJECTIVES[at].objective);
+            at += 1;
+        }
+        names
+    };
+
+    /// The objective's row of [`OBJECTIVES`].
+    #[must_use]
+    pub fn row(self) -> &'static ObjectiveRow {
+        &OBJECTIVES[self as usize]
+    }
+
+    /// How the objective's value follows from a step.
+    #[must_use]
+    pub fn kind(self) -> ObjectiveKind {
+        self.row().kind
+    }
+
+    /// True if the energy of a step is minimised instead of its time.
+    #[must_use]
+    pub fn minimises_energy(self) -> bool {
+        self.kind() == ObjectiveKind::Energy
+    }
+
+    /// True if throughput is divided by the chip's price.
+    #[must_use]
+    pub fn pays_dollars(self) -> bool {
+        self.kind() == ObjectiveKind::RatePer(FrontAxis::Cost)
+    }
+
+    /// True if a lower clock may be better, because less power or energy is.
+    #[must_use]
+    pub fn saves_power(self) -> bool {
+        self.minimises_energy() || self.kind() == ObjectiveKind::RatePer(FrontAxis::Power)
+    }
+
+    /// True if a larger shown value is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self.kind(), ObjectiveKind::Rate | ObjectiveKind::RatePer(_))
+    }
+
+    /// The factor by which the shown value `first` is better than `other`.
+    #[must_use]
+    pub fn lead(self, first: f64, other: f64) -> f64 {
+        if self.more_is_better() { first / other } else { other / first }
+    }
 
     /// The factor from a step's seconds to the minimised value, for a chip. `None` if the chip has no such figure.
     /// Energy per token has the factor 1: the step's energy is minimised instead of its seconds.
     #[must_use]
     pub fn factor_of_chip(self, figures: &ChipFigures) -> Option<f64> {
-        match self {
-            Self::Throughput | Self::StepTime | Self::EnergyPerToken => Some(1.0),
-            Self::PerArea => Some(figures.area.0),
-            Self::PerWatt => Some(figures.peak_power.0),
-            Self::PerDollar => figures.cost_usd,
+        match self.kind() {
+            ObjectiveKind::RatePer(axis) => axis.figure_of_chip(figures),
+            ObjectiveKind::Rate | ObjectiveKind::Time | ObjectiveKind::Energy => Some(1.0),
         }
     }
 
     /// The name of the quantity that divides throughput; `None` for speed alone.
     #[must_use]
     pub fn divisor(self) -> Option<&'static str> {
-        match self {
-            Self::Throughput | Self::StepTime => None,
-            Self::PerArea => Some("area"),
-            Self::PerWatt => Some("power"),
-            Self::PerDollar => Some("price"),
-            Self::EnergyPerToken => Some("energy of a second"),
-        }
+        self.row().divisor
     }
 
     /// A minimised value in the unit that reports show, with the name of that unit.
     #[must_use]
     pub fn display_value(self, value: f64, scale: ValueScale) -> (f64, &'static str) {
-        let ValueScale::Alone { devices, tokens } = scale else {
-            let unit = match self {
-                Self::Throughput | Self::StepTime => "times the reference's throughput",
-                Self::PerArea => "times the reference's throughput, per mm²",
-                Self::PerWatt => "times the reference's throughput, per W",
-                Self::PerDollar => "times the reference's throughput, per USD",
-                Self::EnergyPerToken => "times the reference's tokens per J",
-            };
-            return (1.0 / value, unit);
+        let row = self.row();
+        let ValueScale::Alone { devices, tokens } = scale else { return (1.0 / value, row.ratio_unit) };
+        let shown = match row.kind {
+            ObjectiveKind::Rate => tokens / value,
+            ObjectiveKind::Time => value,
+            ObjectiveKind::RatePer(_) => tokens / value / devices,
+            ObjectiveKind::Energy => value / tokens,
         };
-        match self {
-            Self::Throughput => (tokens / value, "tokens/s"),
-            Self::StepTime => (value, "s per step"),
-            Self::PerArea => (tokens / value / devices, "tokens/s per mm²"),
-            Self::PerWatt => (tokens / value / devices, "tokens/s per W"),
-            Self::PerDollar => (tokens / value / devices, "tokens/s per USD"),
-            Self::EnergyPerToken => (value / tokens, "J per token"),
-        }
+        (shown, row.unit)
     }
 
     /// The default axes of the front. For speed the main answer is the front against area; for another objective it is
     /// the best design.
     #[must_use]
     pub fn usual_axes(self) -> CostAxes {
-        if matches!(self, Self::Throughput | Self::StepTime) {
+        if matches!(self.kind(), ObjectiveKind::Rate | ObjectiveKind::Time) {
             CostAxes::single(FrontAxis::Area)
         } else {
             CostAxes::single(FrontAxis::None)
@@ -248,8 +372,7 @@ impl MeasureMean {
 
 impl fmt::Display for Objective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, objective)| objective == self).map_or("throughput", |(name, _)| name);
-        f.write_str(name)
+        f.write_str(self.row().key)
     }
 }
 
@@ -263,16 +386,23 @@ impl FrontAxis {
         ("none", Self::None),
     ];
 
-    /// A chip's cost along the axis, in mm², W or USD. A chip without a price has an infinite cost in USD. `None` for
-    /// energy, which depends on the plan, and for [`FrontAxis::None`].
+    /// A chip's figure along the axis, in mm², W or USD. `None` for a chip without a price, for energy, which depends
+    /// on the plan, and for [`FrontAxis::None`].
     #[must_use]
-    pub fn cost_along(self, figures: &ChipFigures) -> Option<f64> {
+    pub fn figure_of_chip(self, figures: &ChipFigures) -> Option<f64> {
         match self {
             Self::Area => Some(figures.area.0),
             Self::Power => Some(figures.peak_power.0),
-            Self::Cost => Some(figures.cost_usd.unwrap_or(f64::INFINITY)),
+            Self::Cost => figures.cost_usd,
             Self::Energy | Self::None => None,
         }
+    }
+
+    /// A chip's cost along the axis, as [`Self::figure_of_chip`]. A chip without a price has an infinite cost in USD.
+    #[must_use]
+    pub fn cost_along(self, figures: &ChipFigures) -> Option<f64> {
+        let unknown = (self == Self::Cost).then_some(f64::INFINITY);
+        self.figure_of_chip(figures).or(unknown)
     }
 }
 
@@ -400,6 +530,14 @@ mod tests {
         assert_eq!((OperatingCost::default().usd_per_watt(), operation.first_invalid_figure()), (0.0, None));
         for wrong in [OperatingCost { pue: 0.9, ..operation }, OperatingCost { utilisation: f64::NAN, ..operation }] {
             assert!(wrong.first_invalid_figure().is_some());
+        }
+    }
+
+    #[test]
+    fn every_objective_has_its_own_row() {
+        for row in OBJECTIVES {
+            assert_eq!((row.objective.row().key, row.objective.to_string()), (row.key, row.key.to_owned()));
+            assert_eq!(serde_json::to_value(row.objective).unwrap(), row.key);
         }
     }
 

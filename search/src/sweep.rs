@@ -115,6 +115,44 @@ impl Sweep<'_> {
 /// A function from the numbers of some combinations to their results, in the same order.
 pub type CombinationResults<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
 
+/// Results that wait to be kept, and the outcome so far.
+struct ResultBatches<'k, T, E> {
+    keep: &'k mut dyn FnMut(Vec<(u64, T)>) -> Result<(), E>,
+    found: Vec<(u64, T)>,
+    /// When results were last kept.
+    last: Instant,
+    outcome: Result<(), E>,
+}
+
+impl<T, E> ResultBatches<'_, T, E> {
+    /// Adds the results of a group, and keeps those that wait if it is time. Returns true if no more are wanted: all
+    /// groups have ended, or an error has come.
+    fn add_results(&mut self, received: Result<Result<impl Iterator<Item = (u64, T)>, E>, RecvTimeoutError>) -> bool {
+        let ended = match received {
+            Ok(Ok(some)) => {
+                self.found.extend(some);
+                false
+            }
+            Ok(Err(error)) => {
+                self.outcome = Err(error);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        };
+        if ended || self.last.elapsed() >= PAUSE || self.found.len() >= WAITING {
+            if !self.found.is_empty()
+                && let Err(error) = (self.keep)(std::mem::take(&mut self.found))
+                && self.outcome.is_ok()
+            {
+                self.outcome = Err(error);
+            }
+            self.last = Instant::now();
+        }
+        ended || self.outcome.is_err()
+    }
+}
+
 /// Calls `some` for each group of numbers on all of rayon's threads, and `keep` with batches of the results on the
 /// calling thread. Stops at the first error of either; results that were kept stay kept.
 ///
@@ -152,8 +190,7 @@ pub fn run_in_groups<T: Send, E: Send>(
             });
         }
         drop(sender);
-        let mut outcome = Ok(());
-        let (mut found, mut last) = (Vec::new(), Instant::now());
+        let mut batches = ResultBatches { keep, found: Vec::new(), last: Instant::now(), outcome: Ok(()) };
         loop {
             let received = match receiver.try_recv() {
                 Err(_) if own.is_some() => next().map(results_of),
@@ -162,34 +199,14 @@ pub fn run_in_groups<T: Send, E: Send>(
             };
             let received = match received {
                 Some(results) => Ok(results),
-                None => receiver.recv_timeout(PAUSE.saturating_sub(last.elapsed())),
+                None => receiver.recv_timeout(PAUSE.saturating_sub(batches.last.elapsed())),
             };
-            let ended = match received {
-                Ok(Ok(some)) => {
-                    found.extend(some);
-                    false
-                }
-                Ok(Err(error)) => {
-                    outcome = Err(error);
-                    true
-                }
-                Err(RecvTimeoutError::Timeout) => false,
-                Err(RecvTimeoutError::Disconnected) => true,
-            };
-            if ended || last.elapsed() >= PAUSE || found.len() >= WAITING {
-                if !found.is_empty()
-                    && let Err(error) = keep(std::mem::take(&mut found))
-                {
-                    outcome = outcome.and(Err(error));
-                }
-                last = Instant::now();
-            }
-            if ended || outcome.is_err() {
+            if batches.add_results(received) {
                 break;
             }
         }
         stop.store(true, Ordering::Relaxed);
-        outcome
+        batches.outcome
     })
 }
 

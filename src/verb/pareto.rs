@@ -66,9 +66,9 @@ pub struct ParetoArguments {
 
 /// Checks the name of an axis of designs or of deployments.
 fn parse_axis(name: &str) -> Result<String, String> {
-    let of_designs = FrontQuantity::NAMES.into_iter().map(|(name, _)| name);
-    let known: Vec<&str> = of_designs.chain(ServedAxis::NAMES.into_iter().map(|(name, _)| name)).collect();
-    match known.contains(&name) {
+    let of_designs = FrontQuantity::all().map(|quantity| quantity.to_string());
+    let known: Vec<String> = of_designs.chain(ServedAxis::NAMES.map(|(name, _)| name.to_owned())).collect();
+    match known.iter().any(|known| known == name) {
         true => Ok(name.to_owned()),
         false => Err(sim::names::hint(name, &known.join(", "), "use one of")),
     }
@@ -77,7 +77,7 @@ fn parse_axis(name: &str) -> Result<String, String> {
 /// Returns the quantity of designs that an option names; `None` without the option.
 fn quantity_of(flag: &str, name: Option<&String>) -> Result<Option<FrontQuantity>, Failure> {
     let Some(name) = name else { return Ok(None) };
-    let known = || FrontQuantity::NAMES.map(|(name, _)| name).join(", ");
+    let known = || FrontQuantity::all().map(|quantity| quantity.to_string()).collect::<Vec<_>>().join(", ");
     FrontQuantity::from_name(name).map(Some).ok_or_else(|| {
         let cure = format!("use one of {}", known());
         failure::option_failure(flag, name, "is an axis of deployments, and these are runs of search or sweep", cure)
@@ -153,7 +153,7 @@ fn write_figure(arguments: &ParetoArguments, figure: &Figure) -> Result<Vec<Stri
 fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<FrontAxes, Failure> {
     let own = runs
         .first()
-        .map_or(FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None }, SearchRun::axes_of_front);
+        .map_or(FrontAxes { x: FrontQuantity::AREA, y: FrontQuantity::THROUGHPUT, z: None }, SearchRun::axes_of_front);
     let given = [("--x", &arguments.x), ("--y", &arguments.y), ("--z", &arguments.z)];
     let [x, y, z] = given.map(|(flag, name)| quantity_of(flag, name.as_ref()));
     let (x, y, z) = (x?, y?, z?);
@@ -246,7 +246,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
         text.push('\n');
     }
     if nodes.len() > 1
-        && axes.all_quantities().any(|quantity| matches!(quantity, FrontQuantity::Area | FrontQuantity::PerArea))
+        && axes.all_quantities().any(FrontQuantity::depends_on_area)
     {
         text.push_str("Areas belong to different process nodes and cannot be compared.\n");
     }
@@ -256,16 +256,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
 
 fn front_table(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> String {
     let columns: Vec<FrontQuantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
-    let heads = columns.iter().map(|quantity| match quantity {
-        FrontQuantity::Throughput if work.several => "x reference".to_owned(),
-        FrontQuantity::Energy | FrontQuantity::EnergyPerToken if work.several => {
-            format!("{} x reference", quantity.plain_name())
-        }
-        FrontQuantity::Throughput | FrontQuantity::PerArea | FrontQuantity::PerWatt | FrontQuantity::PerDollar => {
-            quantity.unit(work.several).to_owned()
-        }
-        other => format!("{} {}", other.plain_name(), other.unit(work.several)),
-    });
+    let heads = columns.iter().map(|quantity| quantity.column_head(work.several));
     let heads = std::iter::once("design".to_owned()).chain(heads).chain(["chip", "plan"].map(str::to_owned));
     let mut table = TextTable::new(heads);
     for column in [columns.len() + 1, columns.len() + 2] {

@@ -182,16 +182,10 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let techniques = loaded.techniques().clone();
-    let settled = search_with_fractions(call, (arguments, &question), &mut loaded, &asked, &limit)?;
+    let settled = search_with_fractions(call, arguments, &question, &mut loaded, &asked, &limit)?;
     let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
     let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
-    asked.check_tensor_names(&job).or_input()?;
-    if let Some(error) = asked.fault(&space, &job, cluster) {
-        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
-    }
-    for (name, rule) in asked.idle_schedules(&job, cluster) {
-        tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
-    }
+    check_space(&asked, &space, &job, cluster)?;
     if arguments.emit == Some(EmitTarget::Piper) {
         return write_piper_instance(arguments, &question, &job, call);
     }
@@ -216,18 +210,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input_failure(refusal));
     }
-    let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
-    if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
-        tracing::warn!(
-            "--nvme {nvme}: no plan of the list keeps anything there; {}",
-            match arguments.job.technique.is_empty() {
-                true => "with --recompute best or a --technique plans may",
-                false =>
-                    "what the techniques given leave open is chosen without it, which is faster; a part can be given \
-                    (fraction, to_nvme)",
-            }
-        );
-    }
+    warn_of_idle_storage(arguments, &answer);
     progress.next_phase("mapping ranks to links");
     let mappings = map_ranks(arguments, &job, &mut answer)?;
     progress.next_phase("evaluating the neighbours of the fastest plan");
@@ -240,13 +223,42 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             write_best_plan(call, question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let (mut record, written) = list_plans((arguments, question, limit), &job, &around, &answer, stopped)?;
+            let (mut record, written) = list_plans(arguments, question, limit, &job, &around, &answer, stopped)?;
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
             answer::write_answer_with_files(call, arguments.format, &record, written, report::plan_report)
         }
     }
+}
+
+/// Fails if a requested value is in no plan, or if there is no plan. Warns of schedules that no plan runs.
+fn check_space(asked: &PlanSpace, space: &PlanSpace, job: &Job<'_>, cluster: &Fabric) -> Result<(), Failure> {
+    asked.check_tensor_names(job).or_input()?;
+    if let Some(error) = asked.fault(space, job, cluster) {
+        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
+    }
+    for (name, rule) in asked.idle_schedules(job, cluster) {
+        tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
+    }
+    Ok(())
+}
+
+/// Warns if storage is given and no plan of the list uses it.
+fn warn_of_idle_storage(arguments: &PlanArguments, answer: &PlanAnswer) {
+    let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
+    let Some(nvme) = &arguments.job.nvme else { return };
+    if answer.best.is_empty() || answer.best.iter().any(stored) {
+        return;
+    }
+    let cure = match arguments.job.technique.is_empty() {
+        true => "with --recompute best or a --technique plans may",
+        false => {
+            "what the techniques given leave open is chosen without it, which is faster; a part can be given \
+            (fraction, to_nvme)"
+        }
+    };
+    tracing::warn!("--nvme {nvme}: no plan of the list keeps anything there; {cure}");
 }
 
 impl PlanArguments {
@@ -294,7 +306,8 @@ fn search_space(
 /// open, or if no plan fits.
 fn search_with_fractions(
     call: &Call,
-    (arguments, question): (&PlanArguments, &Question),
+    arguments: &PlanArguments,
+    question: &Question,
     loaded: &mut LoadedJob,
     asked: &PlanSpace,
     limit: &stop::StopLimit,
@@ -382,7 +395,9 @@ fn write_best_plan(
 /// Returns the record of the best plans, with the neighbours of the first one unless the search was stopped. Writes the
 /// trace and the figure of the memory, and returns their failure.
 fn list_plans(
-    (arguments, question, limit): (&PlanArguments, &Question, &stop::StopLimit),
+    arguments: &PlanArguments,
+    question: &Question,
+    limit: &stop::StopLimit,
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,

@@ -277,8 +277,16 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
     let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
-    let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
+    let out = claim_run_directory(arguments.out.as_deref(), &arguments.posed, arguments.seed, &question, &digest)?;
     SearchRound { arguments, call, limit: &limit, out: &out, digest: &digest, start }.run(question)
+}
+
+/// A model of a question on a design, under its plan.
+pub struct PlannedModel<'a> {
+    pub job: Job<'a>,
+    pub ranked: &'a RankedPlan,
+    /// Its share among the models; all shares add up to one.
+    pub share: f64,
 }
 
 /// Returns the models of a question on a design, each with its job, its plan and its share; `None` if a model has no
@@ -286,13 +294,15 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
 fn models_of_design<'a>(
     question: &SearchQuestion,
     searched: &'a SearchedModelSet<'_>,
-    (id, chip): (DesignId, &'a Accelerator),
+    id: DesignId,
+    chip: &'a Accelerator,
     evaluation: &'a [DesignEvaluation],
-) -> Option<Vec<(Job<'a>, &'a RankedPlan, f64)>> {
+) -> Option<Vec<PlannedModel<'a>>> {
     let models = question.all_models().zip(evaluation).enumerate();
     let on_design = models.map(|(model, (of, one))| {
         let ranked: &RankedPlan = one.outcome.as_ref().ok()?;
-        Some((searched.job_on_design(model, id, chip), ranked, question.share_of_model(of)))
+        let job = searched.job_on_design(model, id, chip);
+        Some(PlannedModel { job, ranked, share: question.share_of_model(of) })
     });
     on_design.collect()
 }
@@ -350,14 +360,21 @@ pub struct RecordContext {
     pub times: BTreeMap<String, f64>,
 }
 
-/// Returns the record of an answer, its designs, and the files of the found chip and fabric.
+/// The record of an answer, its designs, and the files of the found chip and fabric.
+pub struct ConcludedSearch {
+    pub record: SearchRecord,
+    pub designs: Vec<DesignRow>,
+    pub found: FoundFiles,
+}
+
+/// Explains an answer and compares its best design.
 pub fn conclude_search(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
     answer: &DesignAnswer,
     about: RecordContext,
     call: &Call,
-) -> Result<(SearchRecord, Vec<DesignRow>, FoundFiles), Failure> {
+) -> Result<ConcludedSearch, Failure> {
     let RecordContext { digest, seed, stopped, decision, grown, start, mut times } = about;
     let explaining = Instant::now();
     let mut rows = searched.design_rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
@@ -407,7 +424,7 @@ pub fn conclude_search(
         asked,
         times,
     };
-    Ok((record, rows, found))
+    Ok(ConcludedSearch { record, designs: rows, found })
 }
 
 /// Writes the run directory and prints the report. If an older run in the directory has a reason to stay, only prints
@@ -416,9 +433,10 @@ pub fn write_and_print(
     call: &Call,
     out: &DirectoryClaim,
     format: Format,
-    (mut record, designs, mut found): (SearchRecord, Vec<DesignRow>, FoundFiles),
+    concluded: ConcludedSearch,
     text: impl FnOnce(&SearchRecord) -> String,
 ) -> Result<(), Failure> {
+    let ConcludedSearch { mut record, designs, mut found } = concluded;
     let older = OlderRun::read_from(out.path(), &record);
     if let Some(why) = older.as_ref().and_then(|older| older.reason_to_stay(&record, out.path())) {
         call.note_directory(out.path());
@@ -480,10 +498,12 @@ pub fn axes_type() -> TypeId {
 /// Claims the run directory for this search.
 pub fn claim_run_directory(
     given: Option<&Path>,
-    posed: (&SearchRequest, u64),
-    asked: (&SearchQuestion, &str),
+    posed: &SearchRequest,
+    seed: u64,
+    question: &SearchQuestion,
+    digest: &str,
 ) -> Result<DirectoryClaim, Failure> {
-    let out = run_path(given, posed, asked)?;
+    let out = run_path(given, posed, seed, question, digest)?;
     DirectoryClaim::for_run(&out).map_err(|error| failure::option_failure("--out", out.display(), error, ""))
 }
 
@@ -491,8 +511,10 @@ pub fn claim_run_directory(
 /// directory gets the digest in its name instead.
 fn run_path(
     given: Option<&Path>,
-    (posed, seed): (&SearchRequest, u64),
-    (question, digest): (&SearchQuestion, &str),
+    posed: &SearchRequest,
+    seed: u64,
+    question: &SearchQuestion,
+    digest: &str,
 ) -> Result<PathBuf, Failure> {
     let answers_another = |path: &Path| {
         let held = SearchRecord::read_question_digest(path);
@@ -564,8 +586,8 @@ fn best_design(
     if question.others.is_empty() {
         plans.clear();
     }
-    let mut notes = notes::notes_on_best(question, found.id, (&rows[index], answer.is_complete()));
-    if let Some(models) = models_of_design(question, searched, (found.id, &chip), evaluation) {
+    let mut notes = notes::notes_on_best(question, found.id, &rows[index], answer.is_complete());
+    if let Some(models) = models_of_design(question, searched, found.id, &chip, evaluation) {
         notes.extend(notes::notes_on_slower_clocks(question, &models));
     }
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
@@ -576,11 +598,12 @@ pub fn describe_design(
     question: &SearchQuestion,
     job: &Job<'_>,
     ranked: &RankedPlan,
-    (design, id): (DesignRow, DesignId),
+    design: DesignRow,
+    id: DesignId,
 ) -> Result<BestDesign, Failure> {
     let (step, evaluate_with) = models::step_record(question, id, job, ranked)?;
-    let mut notes = notes::notes_on_best(question, id, (&design, true));
-    notes.extend(notes::notes_on_slower_clocks(question, &[(*job, ranked, 1.0)]));
+    let mut notes = notes::notes_on_best(question, id, &design, true);
+    notes.extend(notes::notes_on_slower_clocks(question, &[PlannedModel { job: *job, ranked, share: 1.0 }]));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 

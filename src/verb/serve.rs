@@ -258,7 +258,10 @@ pub fn answer_deployments(
     if let Some(keeper) = keeper {
         call.note_directory(keeper.path());
         let times = BTreeMap::from([("serve".to_owned(), started.elapsed().as_secs_f64())]);
-        written = keeper.write(question, (&cases, &points, &fronts), &found, (show.top as usize, times));
+        written = {
+            let answers = ServedAnswers { cases: &cases, points: &points, fronts: &fronts };
+            keeper.write(question, answers, &found, show.top as usize, times)
+        };
     }
     keep_best(&mut cases, show.top as usize);
     let (written, lost): (Vec<PathBuf>, _) = match written {

@@ -391,7 +391,7 @@ impl<'a> PreparedSweep<'a> {
             self.question.name
         );
         Ok((
-            Some(describe_design(self.question, &job, ranked, (row, id))?),
+            Some(describe_design(self.question, &job, ranked, row, id)?),
             files_of_design(self.question, id, &source)?,
         ))
     }

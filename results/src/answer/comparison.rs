@@ -5,7 +5,7 @@ use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use measured::evidence::{Grade, PredictionFacts};
 use search::design::Aim;
-use search::objective::{Objective, ValueScale};
+use search::objective::{FrontAxis, Objective, ObjectiveKind, ValueScale};
 use search::space::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
 use sim::network::Fabric;
@@ -320,12 +320,15 @@ impl ComparisonEntry {
 
     fn value_of_objective(&self, aim: &Aim, devices: f64) -> Option<f64> {
         let step = self.step_time_s?;
-        let minimised = match aim.objective {
-            Objective::Throughput | Objective::StepTime => step,
-            Objective::PerArea => step * self.area_mm2?,
-            Objective::PerWatt => step * self.peak_power_w?,
-            Objective::PerDollar => aim.cost_of_step(self.cost_usd?, (step, self.energy_per_step_j?), devices),
-            Objective::EnergyPerToken => self.energy_per_step_j?,
+        let minimised = match aim.objective.kind() {
+            ObjectiveKind::Rate | ObjectiveKind::Time => step,
+            ObjectiveKind::RatePer(FrontAxis::Cost) => {
+                aim.cost_of_step(self.cost_usd?, (step, self.energy_per_step_j?), devices)
+            }
+            ObjectiveKind::RatePer(FrontAxis::Area) => step * self.area_mm2?,
+            ObjectiveKind::RatePer(FrontAxis::Power) => step * self.peak_power_w?,
+            ObjectiveKind::RatePer(FrontAxis::Energy | FrontAxis::None) => return None,
+            ObjectiveKind::Energy => self.energy_per_step_j?,
         };
         let scale = ValueScale::Alone { devices, tokens: step * self.throughput_tokens_per_s? };
         Some(aim.objective.display_value(minimised, scale).0)
@@ -355,7 +358,7 @@ impl Comparison {
     pub fn with_lead_intervals(mut self) -> Self {
         let interval = |entry: &ComparisonEntry| {
             let (first, lead) = (self.base_of(entry)?, self.lead_over(entry)?);
-            let of_steps = self.objective != Objective::EnergyPerToken && !std::ptr::eq(first, entry);
+            let of_steps = !self.objective.minimises_energy() && !std::ptr::eq(first, entry);
             let [low, high] = ratio_interval(first.facts.as_ref().filter(|_| of_steps)?, entry.facts.as_ref()?)?;
             Some([lead * low, lead * high])
         };
@@ -377,10 +380,8 @@ impl Comparison {
     pub fn lead_over(&self, entry: &ComparisonEntry) -> Option<f64> {
         let first = self.base_of(entry)?;
         let of = |get: &dyn Fn(&ComparisonEntry) -> Option<f64>| Some((get(first)?, get(entry)?));
-        let by_objective = of(&|entry| entry.objective_value).map(|(first, other)| match self.objective {
-            Objective::StepTime | Objective::EnergyPerToken => other / first,
-            _ => first / other,
-        });
+        let values = of(&|entry| entry.objective_value);
+        let by_objective = values.map(|(first, other)| self.objective.lead(first, other));
         let by_rate = || {
             let (first, other) = of(&|entry| entry.throughput_tokens_per_s.or(entry.times_reference))?;
             Some(first / other)

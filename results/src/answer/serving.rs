@@ -451,7 +451,8 @@ impl ServingReport {
         head: Self,
         answers: &[ServingAnswer],
         level: &ServiceLevel,
-        (objective, figures): (ServedObjective, &FiguresOfPool<'_>),
+        objective: ServedObjective,
+        figures: &FiguresOfPool<'_>,
     ) -> Self {
         let all = answers.iter().flat_map(|answer| &answer.deployments);
         let mut choices: Vec<ServingChoice> =

@@ -11,7 +11,7 @@ use crate::text::{format_bytes, format_rate, format_significant};
 use search::design::{
     Aim, DecisionAnswer, DesignAnswer, DesignEvaluation, DesignOutcome, Finalist, InputWorth, ReferenceStep,
 };
-use search::objective::{FrontAxis, Objective, Term, ValueScale};
+use search::objective::{FrontAxis, Objective, ObjectiveKind, Term, ValueScale};
 use search::planner::{Job, RankedPlan};
 use search::runner;
 use search::space::{ChipFigures, DesignId, Space};
@@ -19,7 +19,6 @@ use sim::hardware::constants::constant_definitions;
 use sim::hardware::{Accelerator, FieldValue};
 use sim::status::SolveStatus;
 use sim::units::Seconds;
-use std::collections::BTreeMap;
 use step::explain::explain_plan;
 use step::{ChipTimes, StepError};
 
@@ -46,7 +45,7 @@ pub(crate) fn lowered_clock_mhz(chip: &Accelerator) -> Option<f64> {
 
 /// True if the objective depends only on the time of a step.
 fn is_step_speed(objective: Objective) -> bool {
-    matches!(objective, Objective::Throughput | Objective::StepTime)
+    matches!(objective.kind(), ObjectiveKind::Rate | ObjectiveKind::Time)
 }
 
 /// One model of a search.
@@ -397,28 +396,49 @@ pub fn decision_record(space: &Space, answer: &DecisionAnswer) -> DecisionRecord
     }
 }
 
+/// Numbers of a search's candidates by outcome. A box counts with all its combinations.
+#[derive(Default)]
+struct CandidateCounts {
+    all: u64,
+    evaluated: u64,
+    infeasible: u64,
+    pruned: u64,
+    /// Those of the pruned that were in boxes.
+    pruned_in_boxes: u64,
+    open: u64,
+}
+
+impl CandidateCounts {
+    fn of_answer(answer: &DesignAnswer) -> Self {
+        let mut counts = Self::default();
+        answer.designs.iter().for_each(|design| counts.add_outcome(&design.outcome, 1));
+        for of in &answer.boxes {
+            let size = of.region.combination_count();
+            counts.add_outcome(&of.outcome, size);
+            if matches!(of.outcome, runner::CandidateOutcome::Pruned { .. }) {
+                counts.pruned_in_boxes += size;
+            }
+        }
+        counts
+    }
+
+    fn add_outcome<E>(&mut self, outcome: &runner::CandidateOutcome<E>, size: u64) {
+        self.all += size;
+        match outcome {
+            runner::CandidateOutcome::Evaluated { .. } => self.evaluated += size,
+            runner::CandidateOutcome::Infeasible { .. } => self.infeasible += size,
+            runner::CandidateOutcome::Pruned { .. } => self.pruned += size,
+            runner::CandidateOutcome::Open { .. } => self.open += size,
+            runner::CandidateOutcome::Excluded(_) => {}
+        }
+    }
+}
+
 /// Makes the certificate of a search.
 #[must_use]
 pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) -> Certificate {
     let (SearchedModelSet { models, space, aim, .. }, outside) = (searched, &answer.outside);
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    let designs = answer.designs.iter().map(|design| (&design.outcome, 1));
-    let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.combination_count()));
-    let mut in_boxes = 0;
-    for (outcome, size) in designs.chain(boxes.clone()) {
-        let kind = match outcome {
-            runner::CandidateOutcome::Evaluated { .. } => "evaluated",
-            runner::CandidateOutcome::Infeasible { .. } => "infeasible",
-            runner::CandidateOutcome::Pruned { .. } => "pruned",
-            runner::CandidateOutcome::Open { .. } => "open",
-            runner::CandidateOutcome::Excluded(_) => "outside",
-        };
-        *counts.entry(kind).or_default() += size;
-    }
-    for (outcome, size) in boxes {
-        in_boxes += if matches!(outcome, runner::CandidateOutcome::Pruned { .. }) { size } else { 0 };
-    }
-    let count = |kind| counts.get(kind).copied().unwrap_or_default();
+    let counts = CandidateCounts::of_answer(answer);
     let each = space.hbm.len().max(1);
     let value = answer.best.map(|best| answer.value_of_design(best)).filter(|value| value.is_finite());
     let (proof, bound, why) = match &answer.status {
@@ -434,11 +454,11 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
     };
     Certificate {
         proof,
-        designs: counts.values().sum::<u64>() + (outside.total() * each) as u64,
-        evaluated: count("evaluated"),
-        pruned: count("pruned"),
-        pruned_in_boxes: in_boxes,
-        infeasible: count("infeasible"),
+        designs: counts.all + (outside.total() * each) as u64,
+        evaluated: counts.evaluated,
+        pruned: counts.pruned,
+        pruned_in_boxes: counts.pruned_in_boxes,
+        infeasible: counts.infeasible,
         over_area: (outside.area * each) as u64,
         over_power: (outside.power * each) as u64,
         over_cost: (outside.cost * each) as u64,
@@ -446,7 +466,7 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
         unbuildable: (outside.unbuildable_count() * each) as u64,
         unbuildable_by_rule: outside.unbuildable.iter().map(|(rule, count)| (*rule, (count * each) as u64)).collect(),
         no_chip: (outside.refused * each) as u64,
-        open: count("open"),
+        open: counts.open,
         robust: searched.robust,
         objective: aim.objective.to_string(),
         best: value.and_then(shown).map(|(value, _)| value),

@@ -3,99 +3,101 @@
 use crate::answer::comparison::ComparisonEntry;
 use crate::run::record::{FrontRecord, StudyRecord};
 use crate::store::design::{DesignRow, DesignStatus};
-use search::objective::OperatingCost;
+use search::objective::{FrontAxis, Objective, ObjectiveKind, OperatingCost};
 use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;
 
 /// A quantity on an axis of a front and of its figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontQuantity {
-    /// Area of all compute dies.
-    Area,
-    /// Power under the heaviest sustained load.
-    Power,
-    /// Cost of making a chip.
-    Cost,
-    /// Energy of a step over the whole cluster.
-    Energy,
-    /// Throughput of the whole cluster. For several models: the mean of their throughputs relative to the reference.
-    Throughput,
-    /// Time of a step.
-    StepTime,
-    /// Throughput of one chip over its area.
-    PerArea,
-    /// Throughput of one chip over its power.
-    PerWatt,
-    /// Throughput of one chip over its cost.
-    PerDollar,
-    /// Energy of a step over its tokens.
-    EnergyPerToken,
+    /// A cost of a design: area of all compute dies, power under the heaviest sustained load, cost of making a chip, or
+    /// energy of a step over the whole cluster.
+    Cost(FrontAxis),
+    /// The value of an objective. The throughput of several models is the mean of their throughputs relative to the
+    /// reference.
+    Objective(Objective),
 }
 
 impl FrontQuantity {
-    /// All quantities with their names. They are the objectives and the axes of fronts.
-    pub const NAMES: [(&'static str, Self); 10] = [
-        ("area", Self::Area),
-        ("power", Self::Power),
-        ("cost", Self::Cost),
-        ("energy", Self::Energy),
-        ("throughput", Self::Throughput),
-        ("step-time", Self::StepTime),
-        ("per-mm2", Self::PerArea),
-        ("per-watt", Self::PerWatt),
-        ("per-dollar", Self::PerDollar),
-        ("energy-per-token", Self::EnergyPerToken),
-    ];
+    /// Area of all compute dies.
+    pub const AREA: Self = Self::Cost(FrontAxis::Area);
+    /// Throughput of the whole cluster.
+    pub const THROUGHPUT: Self = Self::Objective(Objective::Throughput);
+
+    /// Returns all quantities: the axes of fronts and the objectives.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let costs = FrontAxis::NAMES.into_iter().map(|(_, axis)| axis).filter(|axis| *axis != FrontAxis::None);
+        costs.map(Self::Cost).chain(Objective::NAMES.into_iter().map(|(_, objective)| Self::Objective(objective)))
+    }
 
     /// Finds the quantity with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, quantity)| *quantity)
+        Self::all().find(|quantity| quantity.to_string() == name)
     }
 
     /// True if larger values are better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
-        matches!(self, Self::Throughput | Self::PerArea | Self::PerWatt | Self::PerDollar)
+        match self {
+            Self::Cost(_) => false,
+            Self::Objective(objective) => objective.more_is_better(),
+        }
+    }
+
+    /// True if the value depends on the area of a chip.
+    #[must_use]
+    pub fn depends_on_area(self) -> bool {
+        match self {
+            Self::Cost(axis) => axis == FrontAxis::Area,
+            Self::Objective(objective) => objective.kind() == ObjectiveKind::RatePer(FrontAxis::Area),
+        }
     }
 
     /// Returns the name in plain words.
     #[must_use]
     pub fn plain_name(self) -> &'static str {
         match self {
-            Self::Area => "area",
-            Self::Power => "power",
-            Self::Cost => "cost",
-            Self::Energy => "energy",
-            Self::Throughput => "throughput",
-            Self::StepTime => "step time",
-            Self::PerArea => "throughput per mm²",
-            Self::PerWatt => "throughput per W",
-            Self::PerDollar => "throughput per USD",
-            Self::EnergyPerToken => "energy per token",
+            Self::Cost(axis) => FrontAxis::NAMES.iter().find(|(_, known)| *known == axis).map_or("", |(name, _)| name),
+            Self::Objective(objective) => objective.row().plain_name,
         }
     }
 
     /// Returns the unit, for one model or for several relative to a reference.
     #[must_use]
     pub fn unit(self, several: bool) -> &'static str {
-        match (self, several) {
-            (Self::Area, _) => "mm²",
-            (Self::Power, _) => "W",
-            (Self::Cost, _) => "USD",
-            (Self::Energy, false) => "kJ per step",
-            (Self::Throughput, false) => "thousand tokens/s",
-            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => {
-                "times the reference's, mean over the models"
+        match self {
+            Self::Cost(FrontAxis::Area) => "mm²",
+            Self::Cost(FrontAxis::Power) => "W",
+            Self::Cost(FrontAxis::Cost) => "USD",
+            Self::Cost(FrontAxis::Energy) if several => Objective::EnergyPerToken.row().ratio_axis_unit,
+            Self::Cost(FrontAxis::Energy) => "kJ per step",
+            Self::Cost(FrontAxis::None) => "",
+            Self::Objective(objective) if several => objective.row().ratio_axis_unit,
+            Self::Objective(objective) => match objective.kind() {
+                ObjectiveKind::Rate => "thousand tokens/s",
+                ObjectiveKind::Time => "s",
+                ObjectiveKind::RatePer(_) => objective.row().unit,
+                ObjectiveKind::Energy => "J",
+            },
+        }
+    }
+
+    /// Returns the head of a table's column, for one model or for several relative to a reference.
+    #[must_use]
+    pub fn column_head(self, several: bool) -> String {
+        let kind = match self {
+            Self::Cost(FrontAxis::Energy) => Some(ObjectiveKind::Energy),
+            Self::Cost(_) => None,
+            Self::Objective(objective) => Some(objective.kind()),
+        };
+        match kind {
+            Some(ObjectiveKind::Rate) if several => "x reference".to_owned(),
+            Some(ObjectiveKind::Energy) if several => format!("{} x reference", self.plain_name()),
+            Some(ObjectiveKind::Rate | ObjectiveKind::RatePer(_)) => self.unit(several).to_owned(),
+            Some(ObjectiveKind::Time | ObjectiveKind::Energy) | None => {
+                format!("{} {}", self.plain_name(), self.unit(several))
             }
-            (Self::StepTime, _) => "s",
-            (Self::PerArea, false) => "tokens/s per mm²",
-            (Self::PerArea, true) => "times the reference's per mm²",
-            (Self::PerWatt, false) => "tokens/s per W",
-            (Self::PerWatt, true) => "times the reference's per W",
-            (Self::PerDollar, false) => "tokens/s per USD",
-            (Self::PerDollar, true) => "times the reference's per USD",
-            (Self::EnergyPerToken, false) => "J",
         }
     }
 
@@ -103,11 +105,11 @@ impl FrontQuantity {
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
-            Self::Area => "die area",
-            Self::Power => "power under the heaviest sustained load",
-            Self::Cost => "cost of a chip to make",
-            Self::Energy => "energy of a step",
-            other => other.plain_name(),
+            Self::Cost(FrontAxis::Area) => "die area",
+            Self::Cost(FrontAxis::Power) => "power under the heaviest sustained load",
+            Self::Cost(FrontAxis::Cost) => "cost of a chip to make",
+            Self::Cost(FrontAxis::Energy) => "energy of a step",
+            Self::Cost(FrontAxis::None) | Self::Objective(_) => self.plain_name(),
         }
     }
 
@@ -115,29 +117,10 @@ impl FrontQuantity {
     /// finite.
     #[must_use]
     pub fn value_of(self, measured: &DesignMeasures, work: &StepScope) -> Option<f64> {
-        let each = |takes: Option<f64>| {
-            let rate = measured.rate? * if work.several { 1.0 } else { work.sequence_tokens / work.devices };
-            takes.filter(|takes| *takes > 0.0).map(|takes| rate / takes)
-        };
         let value = match self {
-            Self::Area => measured.area_mm2,
-            Self::Power => measured.power_w,
-            Self::Cost => measured.cost_usd,
-            Self::Energy | Self::EnergyPerToken if work.several => measured.energy_times_reference,
-            Self::Energy => measured.energy_j.map(|joules| joules / 1e3),
-            Self::Throughput if work.several => measured.rate,
-            // Sequences of different lengths are different amounts of work; tokens are nearly the same amount.
-            Self::Throughput => measured.rate.map(|rate| rate * work.sequence_tokens / 1e3),
-            Self::StepTime => {
-                let bound = measured.rate.filter(|rate| *rate > 0.0 && !work.several).map(|rate| work.sequences / rate);
-                measured.step_s.or(bound)
-            }
-            Self::PerArea => each(measured.area_mm2),
-            Self::PerWatt => each(measured.power_w),
-            Self::PerDollar if work.usd_per_watt > 0.0 && work.several => measured.times_reference_per_usd,
-            Self::PerDollar if work.usd_per_watt > 0.0 => each(measured.lifetime_usd(work)),
-            Self::PerDollar => each(measured.cost_usd),
-            Self::EnergyPerToken => measured.energy_j.map(|joules| joules / work.sequences / work.sequence_tokens),
+            Self::Cost(FrontAxis::Energy) if work.several => measured.energy_times_reference,
+            Self::Cost(axis) => measured.cost_along(axis),
+            Self::Objective(objective) => measured.value_of_kind(objective.kind(), work),
         };
         value.filter(|value| value.is_finite())
     }
@@ -150,7 +133,10 @@ impl FrontQuantity {
 
 impl fmt::Display for FrontQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::NAMES.iter().find(|(_, known)| known == self).map_or("area", |(name, _)| name))
+        match self {
+            Self::Cost(axis) => axis.fmt(f),
+            Self::Objective(objective) => objective.fmt(f),
+        }
     }
 }
 
@@ -181,6 +167,46 @@ pub struct MeanRatios {
 }
 
 impl DesignMeasures {
+    /// Returns the cost along an axis: mm², W, USD or kJ of a step.
+    fn cost_along(&self, axis: FrontAxis) -> Option<f64> {
+        match axis {
+            FrontAxis::Area => self.area_mm2,
+            FrontAxis::Power => self.power_w,
+            FrontAxis::Cost => self.cost_usd,
+            FrontAxis::Energy => self.energy_j.map(|joules| joules / 1e3),
+            FrontAxis::None => None,
+        }
+    }
+
+    /// Returns the value of an objective of this kind.
+    fn value_of_kind(&self, kind: ObjectiveKind, work: &StepScope) -> Option<f64> {
+        match kind {
+            ObjectiveKind::Rate if work.several => self.rate,
+            // Sequences of different lengths are different amounts of work; tokens are nearly the same amount.
+            ObjectiveKind::Rate => self.rate.map(|rate| rate * work.sequence_tokens / 1e3),
+            ObjectiveKind::Time => {
+                let bound = self.rate.filter(|rate| *rate > 0.0 && !work.several).map(|rate| work.sequences / rate);
+                self.step_s.or(bound)
+            }
+            ObjectiveKind::RatePer(FrontAxis::Cost) if work.usd_per_watt > 0.0 && work.several => {
+                self.times_reference_per_usd
+            }
+            ObjectiveKind::RatePer(FrontAxis::Cost) if work.usd_per_watt > 0.0 => {
+                self.rate_over(self.lifetime_usd(work), work)
+            }
+            ObjectiveKind::RatePer(axis) => self.rate_over(self.cost_along(axis), work),
+            ObjectiveKind::Energy if work.several => self.energy_times_reference,
+            ObjectiveKind::Energy => self.energy_j.map(|joules| joules / work.sequences / work.sequence_tokens),
+        }
+    }
+
+    /// Returns the throughput of one chip over a figure of it; for several models, of the cluster relative to the
+    /// reference.
+    fn rate_over(&self, figure: Option<f64>, work: &StepScope) -> Option<f64> {
+        let rate = self.rate? * if work.several { 1.0 } else { work.sequence_tokens / work.devices };
+        figure.filter(|figure| *figure > 0.0).map(|figure| rate / figure)
+    }
+
     /// Returns the cost of a chip with its energy over the years of use, in USD.
     fn lifetime_usd(&self, work: &StepScope) -> Option<f64> {
         Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
@@ -292,11 +318,11 @@ impl FrontAxes {
         let rows: Vec<DesignMeasures> = evaluated.map(DesignMeasures::from).collect();
         let known =
             |quantity: &FrontQuantity| nothing || rows.iter().any(|row| quantity.value_of(row, &work).is_some());
-        let y = FrontQuantity::from_name(objective).filter(known).unwrap_or(FrontQuantity::Throughput);
+        let y = FrontQuantity::from_name(objective).filter(known).unwrap_or(FrontQuantity::THROUGHPUT);
         let asked = study.options.get("front").map_or("", String::as_str);
         let mut axes =
             asked.split(',').filter_map(FrontQuantity::from_name).filter(known).filter(|quantity| *quantity != y);
-        Self { x: axes.next().unwrap_or(FrontQuantity::Area), y, z: axes.next() }
+        Self { x: axes.next().unwrap_or(FrontQuantity::AREA), y, z: axes.next() }
     }
 
     /// Returns all quantities, the vertical one first.
@@ -395,13 +421,13 @@ mod tests {
         let designs = designs(&[(100.0, 50.0, 1.0), (100.0, 80.0, 2.0), (200.0, 40.0, 2.0), (200.0, 90.0, 2.0)]);
         let indices =
             |axes: FrontAxes| axes.front_designs(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
-        let area = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
+        let area = FrontAxes { x: FrontQuantity::AREA, y: FrontQuantity::THROUGHPUT, z: None };
         assert_eq!(indices(area), [1]);
-        assert_eq!(indices(FrontAxes { z: Some(FrontQuantity::Power), ..area }), [0, 1, 2]);
-        assert_eq!(indices(FrontAxes { x: FrontQuantity::Power, ..area }), [2]);
+        assert_eq!(indices(FrontAxes { z: Some(FrontQuantity::Cost(FrontAxis::Power)), ..area }), [0, 1, 2]);
+        assert_eq!(indices(FrontAxes { x: FrontQuantity::Cost(FrontAxis::Power), ..area }), [2]);
         // More throughput and less step time are equivalent.
-        assert_eq!(indices(FrontAxes { y: FrontQuantity::StepTime, ..area }), [1]);
-        assert_eq!(indices(FrontAxes { x: FrontQuantity::Throughput, y: FrontQuantity::Area, z: None }), [1]);
+        assert_eq!(indices(FrontAxes { y: FrontQuantity::Objective(Objective::StepTime), ..area }), [1]);
+        assert_eq!(indices(FrontAxes { x: FrontQuantity::THROUGHPUT, y: FrontQuantity::AREA, z: None }), [1]);
     }
 
     #[test]
@@ -411,29 +437,38 @@ mod tests {
         let of = |quantity: FrontQuantity| quantity.value_of(&DesignMeasures::from(&row), &work()).unwrap();
         // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s per device.
         assert_eq!(
-            (of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)),
+            (
+                of(FrontQuantity::Objective(Objective::PerArea)),
+                of(FrontQuantity::Objective(Objective::PerWatt)),
+                of(FrontQuantity::Objective(Objective::PerDollar))
+            ),
             (0.08, 0.32, 2.0)
         );
-        assert_eq!((of(FrontQuantity::EnergyPerToken), of(FrontQuantity::StepTime)), (2.0, 1024.0));
+        assert_eq!(
+            (
+                of(FrontQuantity::Objective(Objective::EnergyPerToken)),
+                of(FrontQuantity::Objective(Objective::StepTime))
+            ),
+            (2.0, 1024.0)
+        );
         // One W over four years at 0.1 USD/kWh costs 35.064 x 0.1 USD; a chip draws 32 W.
         let mut study = crate::run::record::example().study;
         let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
         study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let with_energy = FrontQuantity::PerDollar
+        let with_energy = FrontQuantity::Objective(Objective::PerDollar)
             .value_of(&DesignMeasures::from(&row), &StepScope::of_study(&study, false))
             .unwrap();
         let watts = 4096.0 * 4096.0 * 2.0 / 1024.0 / 1024.0;
         assert!((with_energy - 16.0 / (8.0 + 3.5064 * watts)).abs() < 1e-12, "{with_energy}");
-        for (name, quantity) in FrontQuantity::NAMES {
-            assert_eq!(FrontQuantity::from_name(name), Some(quantity));
-            assert_eq!(quantity.to_string(), name);
+        for quantity in FrontQuantity::all() {
+            assert_eq!(FrontQuantity::from_name(&quantity.to_string()), Some(quantity));
         }
     }
 
     #[test]
     fn the_record_of_a_front_names_its_knee() {
         let designs = designs(&[(100.0, 50.0, 1.0), (120.0, 50.0, 4.0), (200.0, 50.0, 5.0), (201.0, 50.0, 4.0)]);
-        let axes = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
+        let axes = FrontAxes { x: FrontQuantity::AREA, y: FrontQuantity::THROUGHPUT, z: None };
         let record = FrontRecord::from_designs(axes, &designs, &work()).unwrap();
         assert_eq!((record.designs, record.knee.index), (vec![0, 1, 2], 1));
         assert_eq!(record.quantities, ["throughput", "area"]);

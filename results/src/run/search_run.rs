@@ -11,7 +11,7 @@ use crate::store::design_file::{self, StoreError};
 use crate::store::files::{self, Unwritable, WriteError};
 use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use crate::text::{format_count, format_significant};
-use search::objective::{MeasureMean, Term};
+use search::objective::{FrontAxis, MeasureMean, ObjectiveKind, Term};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -314,10 +314,10 @@ impl SearchRun {
     /// Returns the upper limit of a quantity, if the question has one.
     fn largest_allowed(&self, quantity: FrontQuantity) -> Option<f64> {
         let key = match quantity {
-            FrontQuantity::Area => "max_area_mm2",
-            FrontQuantity::Power => "max_power_w",
-            FrontQuantity::Cost => "max_cost_usd",
-            FrontQuantity::StepTime => "max_step_s",
+            FrontQuantity::Cost(FrontAxis::Area) => "max_area_mm2",
+            FrontQuantity::Cost(FrontAxis::Power) => "max_power_w",
+            FrontQuantity::Cost(FrontAxis::Cost) => "max_cost_usd",
+            FrontQuantity::Objective(objective) if objective.kind() == ObjectiveKind::Time => "max_step_s",
             _ => return None,
         };
         self.record.study.options.get(key)?.parse().ok()
@@ -503,7 +503,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
     let scale = |quantity: FrontQuantity| {
         let unit = quantity.unit(runs.iter().all(SearchRun::of_several_models));
         let of_node =
-            node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
+            node.filter(|_| quantity == FrontQuantity::AREA).map_or_else(String::new, |node| format!(" at {node}"));
         AxisScale {
             label: format!("{} ({unit}{of_node})", quantity.label()),
             more_is_better: quantity.more_is_better(),

@@ -74,8 +74,8 @@ fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
 #[test]
 fn only_what_the_search_proved_is_called_a_front() {
     let mut run = run("a");
-    let area = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
-    let power = FrontAxes { x: FrontQuantity::Power, ..area };
+    let area = FrontAxes { x: FrontQuantity::AREA, y: FrontQuantity::THROUGHPUT, z: None };
+    let power = FrontAxes { x: FrontQuantity::Cost(FrontAxis::Power), ..area };
     let words = |run: &SearchRun, axes: FrontAxes| run.front_words(axes);
     let not = "non-dominated of the designs evaluated";
     run.record.certificate.objective = "throughput".into();

@@ -1,7 +1,7 @@
 //! Computes the objective's value from step times, and bounds on it for a chip or a box of chips.
 
 use super::{Aim, DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip, infeasible_evaluation};
-use crate::objective::{FrontAxis, Objective, Term};
+use crate::objective::{FrontAxis, Term};
 use crate::pareto::FrontCosts;
 use crate::planner::{ChipKernels, GroupBounds, PreparedJob};
 use crate::runner::Verdict;
@@ -93,7 +93,13 @@ impl Aim {
     /// True if the dollars of the objective include energy.
     #[must_use]
     pub fn pays_energy(&self) -> bool {
-        self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
+        self.objective.pays_dollars() && self.operation.usd_per_watt() > 0.0
+    }
+
+    /// True if a step's measure depends on its energy.
+    #[must_use]
+    pub fn counts_energy(&self) -> bool {
+        self.objective.minimises_energy() || self.pays_energy()
     }
 
     /// The minimised value of a step if energy is paid: the chip's USD times the step's `seconds`, plus the USD over
@@ -104,7 +110,7 @@ impl Aim {
     }
 
     pub(super) fn objective_terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
-        self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
+        self.terms_of(workloads, self.objective.minimises_energy())
     }
 
     fn terms_of(&self, workloads: &[Workload<'_>], energy: bool) -> Vec<Term> {
@@ -159,7 +165,7 @@ impl DesignSearch<'_> {
             // Allows for rounding of the sum.
             return MeasureLine { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
         }
-        if self.aim.objective != Objective::EnergyPerToken {
+        if !self.aim.counts_energy() {
             return MeasureLine { besides: 0.0, factor: self.least_step_factor(model) };
         }
         self.least_step_energy(prepared, seen.smallest_chip())
@@ -194,8 +200,10 @@ impl DesignSearch<'_> {
     fn least_measure<'c>(
         &self,
         model: usize,
-        (seen, kernels): (&ChipOrBox, &mut Option<ChipKernels<'c>>),
-        (depth, wanted): (BoundDepth, f64),
+        seen: &ChipOrBox,
+        kernels: &mut Option<ChipKernels<'c>>,
+        depth: BoundDepth,
+        wanted: f64,
         known: &mut GroupBounds,
     ) -> f64 {
         let prepared = self.workloads[model].prepared;
@@ -209,25 +217,25 @@ impl DesignSearch<'_> {
             BoundDepth::Buffered => Fidelity::Buffered,
             BoundDepth::Peaks => Fidelity::Peak,
         };
-        line.measure_at(PreparedJob::lower_bound_within(&all, kernels, (cutoff, fidelity), known).0)
+        line.measure_at(PreparedJob::lower_bound_within(&all, kernels, cutoff, fidelity, known).0)
     }
 
     fn least_measures<'c>(
         &self,
-        (seen, kernels): (&'c ChipOrBox, &mut [Option<ChipKernels<'c>>]),
+        seen: &'c ChipOrBox,
+        kernels: &mut [Option<ChipKernels<'c>>],
         depth: BoundDepth,
         known: &mut [GroupBounds],
     ) -> Vec<f64> {
         let each = kernels.iter_mut().zip(known).enumerate();
-        each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known))
+        each.map(|(model, (kernels, known))| self.least_measure(model, seen, kernels, depth, f64::INFINITY, known))
             .collect()
     }
 
     /// True if both have the same bounds on values at every depth.
     pub(super) fn shares_bounds_with(&self, seen: &ChipOrBox, other: &ChipOrBox) -> bool {
         let factor = |seen: &ChipOrBox| self.objective_factor(&seen.figures);
-        let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();
-        time_alone && factor(seen) == factor(other) && seen.is_as_fast_as(other)
+        !self.aim.counts_energy() && factor(seen) == factor(other) && seen.is_as_fast_as(other)
     }
 
     /// Lower bound on the values of a chip or box, from kernel peaks. At depth `Buffered`, if it holds for the box,
@@ -240,7 +248,7 @@ impl DesignSearch<'_> {
         known.resize(self.workloads.len(), GroupBounds::default());
         self.value_of_measures(
             factor,
-            &self.least_measures((seen, &mut self.bound_kernels(seen)), depth.min(seen.depth), known),
+            &self.least_measures(seen, &mut self.bound_kernels(seen), depth.min(seen.depth), known),
         )
     }
 
@@ -250,7 +258,7 @@ impl DesignSearch<'_> {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());
         let mut kernels = self.bound_kernels(seen);
-        let mut measures = self.least_measures((seen, &mut kernels), BoundDepth::Peaks, known);
+        let mut measures = self.least_measures(seen, &mut kernels, BoundDepth::Peaks, known);
         // Cheap bounds of all models come first; they may suffice.
         for depth in [BoundDepth::Buffered, BoundDepth::Mapped].into_iter().filter(|depth| *depth <= seen.depth) {
             for model in 0..measures.len() {
@@ -258,7 +266,7 @@ impl DesignSearch<'_> {
                     return self.value_of_measures(factor, &measures);
                 }
                 let wanted = self.measure_at_cutoff(factor, &measures, model, cutoff);
-                let fine = self.least_measure(model, (seen, &mut kernels[model]), (depth, wanted), &mut known[model]);
+                let fine = self.least_measure(model, seen, &mut kernels[model], depth, wanted, &mut known[model]);
                 measures[model] = measures[model].max(fine);
             }
         }
@@ -296,6 +304,15 @@ impl DesignSearch<'_> {
         }
     }
 
+    /// The measure of a model's step if the objective counts energy: joules, or USD.
+    fn measure_with_energy(&self, prepared: &PreparedJob<'_>, figures: &ChipFigures, seconds: f64, joules: f64) -> f64 {
+        if !self.aim.pays_energy() {
+            return joules;
+        }
+        let cost = figures.cost_usd.unwrap_or_default();
+        self.aim.cost_of_step(cost, (seconds, joules), f64::from(prepared.device_count()))
+    }
+
     /// Evaluates a design under its fastest plans, unless its objective is proven to be at least `cutoff`.
     pub(super) fn evaluate_design(&self, id: DesignId, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
         let refused = |why: Rejection| Verdict::Infeasible(vec![infeasible_evaluation(why)]);
@@ -309,7 +326,7 @@ impl DesignSearch<'_> {
         let mut measures = vec![0.0; self.workloads.len()];
         if measures.len() > 1 {
             let mut known = vec![GroupBounds::default(); measures.len()];
-            measures = self.least_measures((&seen, &mut self.bound_kernels(&seen)), BoundDepth::Peaks, &mut known);
+            measures = self.least_measures(&seen, &mut self.bound_kernels(&seen), BoundDepth::Peaks, &mut known);
         }
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {
@@ -326,13 +343,9 @@ impl DesignSearch<'_> {
                         found.push(infeasible_evaluation(self.step_limit_exclusion(counted, most)));
                         return Verdict::Infeasible(found);
                     }
-                    measures[model] = match (self.aim.objective, energy) {
-                        (Objective::EnergyPerToken, Some(energy)) => energy,
-                        (Objective::PerDollar, Some(energy)) if self.aim.pays_energy() => {
-                            let cost = seen.figures.cost_usd.unwrap_or_default();
-                            self.aim.cost_of_step(cost, (seconds, energy), f64::from(prepared.device_count()))
-                        }
-                        _ => counted,
+                    measures[model] = match energy.filter(|_| self.aim.counts_energy()) {
+                        Some(joules) => self.measure_with_energy(prepared, &seen.figures, seconds, joules),
+                        None => counted,
                     };
                     joules.extend(energy);
                     found.push(evaluation);

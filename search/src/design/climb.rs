@@ -102,7 +102,7 @@ pub(super) fn climb_under(
         Ok(Some(ClimbedDesign { place, value: search.fine_lower_bound(&seen, cutoff, &mut Vec::new()) }))
     };
     let start = ClimbedDesign { place, value: f64::INFINITY };
-    let top = climb_by(&bound, (search.space, &dials), start, stop)?;
+    let top = climb_by(&bound, search.space, &dials, start, stop)?;
     Ok(search.space.with_largest_memory(top.place.point))
 }
 
@@ -114,7 +114,7 @@ fn climb_from(
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<ClimbedDesign, String> {
     let bound = |place: ClimbPosition, cutoff: f64| bound_design(search, place, cutoff, BoundDepth::Mapped);
-    climb_by(&bound, (search.space, dials), start, stop)
+    climb_by(&bound, search.space, dials, start, stop)
 }
 
 /// Bounds a design's value from below, as tightly as needed to decide whether it is below a cutoff. `None` if the
@@ -124,7 +124,8 @@ type DesignBound<'a> = dyn Fn(ClimbPosition, f64) -> Result<Option<ClimbedDesign
 /// Improves a design until no neighbour has a better bound.
 fn climb_by(
     bound: &DesignBound<'_>,
-    (space, dials): (&Space, &[ListedDimension]),
+    space: &Space,
+    dials: &[ListedDimension],
     start: ClimbedDesign,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<ClimbedDesign, String> {
@@ -208,7 +209,7 @@ pub(super) fn designs_by_value(space: &Space, id: DesignId) -> Vec<DesignId> {
     let mut found = Vec::new();
     for (at, dial) in dials.iter().enumerate() {
         for place in (0..dial.values.len()).step_by(dial.values.len().div_ceil(VALUES_SHOWN).max(1)) {
-            let combination = change_places(&dials, &here, &[(at, place)]);
+            let combination = change_places(&dials, &here, &[ChangedPlace { dimension: at, place }]);
             found.extend(position_of(space, combination).map(|there| space.with_largest_memory(there.point)));
         }
     }
@@ -216,10 +217,17 @@ pub(super) fn designs_by_value(space: &Space, id: DesignId) -> Vec<DesignId> {
     found
 }
 
+/// A dimension with another place in its list of values.
+#[derive(Debug, Clone, Copy)]
+struct ChangedPlace {
+    dimension: usize,
+    place: usize,
+}
+
 /// The combination with the places of some dimensions changed.
-fn change_places(dials: &[ListedDimension], here: &[usize], changed: &[(usize, usize)]) -> u64 {
+fn change_places(dials: &[ListedDimension], here: &[usize], changed: &[ChangedPlace]) -> u64 {
     let mut there = here.to_vec();
-    changed.iter().for_each(|&(at, place)| there[at] = place);
+    changed.iter().for_each(|change| there[change.dimension] = change.place);
     combination_of_places(dials, &there)
 }
 
@@ -227,17 +235,19 @@ fn change_places(dials: &[ListedDimension], here: &[usize], changed: &[(usize, u
 fn neighbouring_combinations(dials: &[ListedDimension], combination: u64) -> Vec<u64> {
     let here = places_of_combination(dials, combination);
     let mut found = Vec::new();
-    let with = |changed: &[(usize, usize)]| change_places(dials, &here, changed);
-    let steps = |at: usize| {
-        let up = Some(here[at] + 1).filter(|place| *place < dials[at].values.len());
-        [here[at].checked_sub(1), up].into_iter().flatten()
+    let with = |changed: &[ChangedPlace]| change_places(dials, &here, changed);
+    let steps = |dimension: usize| {
+        let up = Some(here[dimension] + 1).filter(|place| *place < dials[dimension].values.len());
+        let near = [here[dimension].checked_sub(1), up].into_iter().flatten();
+        near.map(move |place| ChangedPlace { dimension, place })
     };
-    for at in 0..dials.len() {
-        found.extend((0..dials[at].values.len()).filter(|&place| place != here[at]).map(|place| with(&[(at, place)])));
+    for (dimension, dial) in dials.iter().enumerate() {
+        let others = (0..dial.values.len()).filter(|&place| place != here[dimension]);
+        found.extend(others.map(|place| with(&[ChangedPlace { dimension, place }])));
     }
     for one in 0..dials.len() {
         for other in one + 1..dials.len() {
-            let pairs = steps(one).flat_map(|a| steps(other).map(move |b| [(one, a), (other, b)]));
+            let pairs = steps(one).flat_map(|a| steps(other).map(move |b| [a, b]));
             found.extend(pairs.map(|pair| with(&pair)));
         }
     }

@@ -1,7 +1,6 @@
 //! Random draws of the cost model's uncertain constants within their ranges. The draws are the same for all designs.
 
 use super::DesignSearch;
-use crate::objective::Objective;
 use crate::random::SeededRandom;
 use crate::space::{ChipFigures, DesignId, Space};
 use sim::hardware::constants::constant_definitions;
@@ -118,7 +117,7 @@ impl DesignSearch<'_> {
         let chip = space.chip_of_design(id)?;
         let figures = space.figures_of_design(id, &chip);
         let mut bare = Accelerator { constants: Constants::nominal(), ..chip.clone() };
-        if self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() {
+        if !self.aim.counts_energy() {
             // Energies matter only through the clock that the power limit allows.
             bare.energy = EnergyModel::default();
             for level in bare.on_chip.iter_mut().chain([&mut bare.hbm]) {

@@ -285,6 +285,13 @@ impl DesignWatch<'_> {
     }
 }
 
+/// Single designs and boxes in the space's order, and counts of excluded combinations.
+struct SortedOutcomes {
+    designs: Vec<DesignOutcome>,
+    boxes: Vec<BoxOutcome>,
+    outside: OutsideCounts,
+}
+
 impl<'a> DesignSearch<'a> {
     /// A model's prepared job on a design's fabric.
     #[must_use]
@@ -311,7 +318,7 @@ impl<'a> DesignSearch<'a> {
     ) -> Result<DesignAnswer, String> {
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
         let best = answer.front.best_point().and_then(|best| front_chips.iter().position(|chip| *chip == best.id));
-        let (mut designs, boxes, outside) = self.sort_outcomes(answer.outcomes);
+        let SortedOutcomes { mut designs, boxes, outside } = self.sort_outcomes(answer.outcomes);
         if let Some(why) = outside
             .refusal
             .as_ref()
@@ -348,10 +355,7 @@ impl<'a> DesignSearch<'a> {
 
     /// Sorts single designs and boxes in the space's order, and counts excluded combinations. `by` becomes an index
     /// into the designs.
-    fn sort_outcomes(
-        &self,
-        outcomes: Vec<(Candidates, CandidateOutcome<Vec<DesignEvaluation>>)>,
-    ) -> (Vec<DesignOutcome>, Vec<BoxOutcome>, OutsideCounts) {
+    fn sort_outcomes(&self, outcomes: Vec<(Candidates, CandidateOutcome<Vec<DesignEvaluation>>)>) -> SortedOutcomes {
         let (mut designs, mut boxes, mut outside) = (Vec::new(), Vec::new(), self.space.outside.clone());
         for (set, outcome) in outcomes {
             match (set, outcome) {
@@ -378,7 +382,7 @@ impl<'a> DesignSearch<'a> {
         };
         designs.iter_mut().for_each(|design| place(&mut design.outcome));
         boxes.iter_mut().for_each(|of| place(&mut of.outcome));
-        (designs, boxes, outside)
+        SortedOutcomes { designs, boxes, outside }
     }
 
     /// The proven fraction of the value of a design's plans: less than one if better schedules of their passes may
@@ -389,9 +393,7 @@ impl<'a> DesignSearch<'a> {
             evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
         match seconds {
             // The mean of times, each reduced to its proven part.
-            Some(seconds)
-                if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() =>
-            {
+            Some(seconds) if seconds.len() > 1 && !self.aim.counts_energy() => {
                 let terms = self.aim.objective_terms(self.workloads);
                 let proven: Vec<f64> =
                     seconds.iter().zip(evaluation).map(|(seconds, of)| seconds * of.proven_fraction()).collect();

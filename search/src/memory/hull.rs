@@ -1,8 +1,22 @@
 //! Lower convex hulls.
 
-/// Positions of the points on the lower convex hull. `points` have rising first and falling second coordinates.
-pub(super) fn lower_hull(points: &[(f64, f64)]) -> Vec<usize> {
-    let slope = |a: usize, b: usize| (points[a].1 - points[b].1) / (points[b].0 - points[a].0);
+/// Bytes that are kept, and the seconds that this costs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StashCost {
+    pub bytes: f64,
+    pub seconds: f64,
+}
+
+impl StashCost {
+    /// The seconds that a byte more saves on the way to `more`.
+    pub fn saving_towards(self, more: Self) -> f64 {
+        (self.seconds - more.seconds) / (more.bytes - self.bytes)
+    }
+}
+
+/// Positions of the points on the lower convex hull. `points` have rising bytes and falling seconds.
+pub(super) fn lower_hull(points: &[StashCost]) -> Vec<usize> {
+    let slope = |a: usize, b: usize| points[a].saving_towards(points[b]);
     let mut hull: Vec<usize> = Vec::new();
     for next in 0..points.len() {
         while let [.., a, b] = hull[..] {

@@ -5,6 +5,7 @@ use super::copies::{CopyLinks, OffloadedBytes};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
 use super::layer_choice::LayerChoice;
 use ::microlp::SolveOptions;
+use good_lp::solvers::microlp::MicroLpProblem;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 use sim::units::{Bytes, Seconds};
 use std::collections::HashMap;
@@ -76,8 +77,16 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, Polic
 /// a quarter of a second.
 const NODES: u64 = 1_000;
 
-/// The fastest choice with at most `budget` bytes on the device, which copies whole tensors, and a lower bound in
-/// seconds on the added time of any such choice. `None` if nothing fits.
+/// A choice, and a lower bound on the added time of any choice for the same budget.
+#[derive(Debug, Clone)]
+pub struct BoundedChoice {
+    /// The choice.
+    pub choice: LayerChoice,
+    /// The lower bound on the added time.
+    pub bound: Seconds,
+}
+
+/// The fastest choice with at most `budget` bytes on the device, which copies whole tensors. `None` if nothing fits.
 ///
 /// One integer program decides all tensors of the layer. A tensor is kept, goes to the host, goes to storage, or its
 /// producer is rerun. The exposed copy time of a pass is at least the fraction that is never hidden, and at least the
@@ -89,70 +98,13 @@ pub fn fastest_by_ilp(
     layer: &LayerTensors,
     links: &CopyLinks,
     budget: Bytes,
-) -> Result<Option<(LayerChoice, Seconds)>, PolicyIlpError> {
+) -> Result<Option<BoundedChoice>, PolicyIlpError> {
     layer.check_consistency()?;
-    let PolicyProgram { mut variables, keep, rerun, .. } = build_program(layer);
-    let mut places = |there: bool| -> Vec<Option<Variable>> {
-        layer.tensors.iter().map(|_| there.then(|| variables.add(variable().binary()))).collect()
-    };
-    let (host, storage) = (places(links.host.is_some()), places(links.storage.is_some()));
-    let [any, any_stored, forward, backward] =
-        [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)]
-            .map(|kind| variables.add(kind));
-    // Scales seconds and bytes to about one, for the solver's tolerances.
-    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
-    let bytes = |t: usize| layer.tensors[t].bytes.as_f64();
-    let unit = most(&mut (0..layer.tensors.len()).map(bytes));
-    let rates = [links.host, links.storage].into_iter().flatten().flat_map(|rate| [rate.per_byte * unit, rate.latency]);
-    let longest = most(&mut layer.operators.iter().map(|o| o.forward.0).chain(rates));
-    let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
-    let again: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 / longest * r).sum();
-    let sum = |places: &[Option<Variable>], per_byte: f64| -> Expression {
-        places.iter().enumerate().filter_map(|(t, x)| x.map(|x| bytes(t) * per_byte / longest * x)).sum()
-    };
-    let copies = [
-        links.host.map(|rate| sum(&host, rate.per_byte) + sum(&storage, rate.per_byte) + rate.latency / longest * any),
-        links.storage.map(|rate| sum(&storage, rate.per_byte) + rate.latency / longest * any_stored),
-    ];
-    let stash: Expression = keep.iter().enumerate().map(|(t, x)| bytes(t) / unit * *x).sum();
-    let mut model = variables.minimise(again.clone() + forward + backward).using(microlp);
-    model = model.with(stash.leq((budget.as_f64() + 0.5) / unit));
-    for copy in copies.into_iter().flatten() {
-        let least = copy.clone() * (1.0 - links.hidden);
-        let over = |busy: Expression| copy.clone() - busy * links.hidden;
-        for (stall, busy) in
-            [(forward, Expression::from(links.forward / longest)), (backward, again.clone() + links.backward / longest)]
-        {
-            model = model.with((least.clone() - stall).leq(0.0)).with((over(busy) - stall).leq(0.0));
-        }
-    }
-    for x in host.iter().chain(&storage).flatten() {
-        model = model.with((*x - any).leq(0.0));
-    }
-    for x in storage.iter().flatten() {
-        model = model.with((*x - any_stored).leq(0.0));
-    }
-    let at_hand = |t: TensorIndex| -> Expression {
-        let producer = match layer.tensors[t.0].source {
-            TensorSource::Operator(o) => rerun[o.0],
-            TensorSource::LayerInput => None,
-        };
-        [Some(keep[t.0]), host[t.0], storage[t.0], producer].into_iter().flatten().map(Expression::from).sum()
-    };
-    for t in (0..layer.tensors.len()).filter(|&t| layer.tensors[t].needed_by_backward) {
-        model = model.with(at_hand(TensorIndex(t)).geq(1));
-    }
-    for (operator, rerun) in layer.operators.iter().zip(&rerun) {
-        if let Some(rerun) = *rerun {
-            for &u in &operator.inputs {
-                model = model.with((at_hand(u) - rerun).geq(0));
-            }
-        }
-    }
+    let (program, variables) = CopyProgram::new(layer, links);
     let failed = |source| PolicyIlpError::Solver { budget_bytes: budget.0, source };
     let mut options = SolveOptions::default();
     options.node_limit = Some(NODES);
-    let outcome = match model.as_inner().solve_with(options) {
+    let outcome = match program.build_model(variables, budget).as_inner().solve_with(options) {
         Ok(outcome) => outcome,
         Err(::microlp::Error::Infeasible) => return Ok(None),
         Err(source) => return Err(failed(source.into())),
@@ -160,30 +112,165 @@ pub fn fastest_by_ilp(
     let solution = outcome
         .into_solution()
         .map_err(|_| failed(good_lp::ResolutionError::Other("no choice found within the node limit")))?;
-    // The solver returns values in the order in which the variables were added.
-    let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
-    let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
-    let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
-    let chosen = reruns().filter(|(_, r)| is(*r)).fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o));
-    let retained = layer.tensor_choices(chosen);
-    let sent = |places: &[Option<Variable>]| -> Vec<TensorIndex> {
-        let there = |t: &usize| retained[*t] == TensorChoice::Keep && places[*t].is_some_and(is);
-        (0..places.len()).filter(there).map(TensorIndex).collect()
-    };
-    let (stored, offloaded) = (sent(&storage), sent(&host));
-    let offloaded: Vec<TensorIndex> = offloaded.into_iter().filter(|t| !stored.contains(t)).collect();
-    let size = |tensors: &[TensorIndex]| tensors.iter().map(|t| layer.tensors[t.0].bytes).sum::<Bytes>();
-    let (host, storage) = (size(&offloaded), size(&stored));
-    let policy = layer.policy_of_rerun(chosen);
-    let added = Seconds(
-        policy.extra.0
-            + links.exposed_copy_seconds(OffloadedBytes { host: host.0, storage: storage.0 }, policy.extra.0),
-    );
-    let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * longest).min(added.0);
-    let stash = policy.stash.saturating_sub(host + storage);
-    let again = policy.extra;
-    let choice = LayerChoice { stash, host, storage, again, added, operators: chosen, offloaded, stored, share: None };
-    Ok(Some((choice, Seconds(bound))))
+    let values: Vec<f64> = solution.iter().map(|(_, value)| value).collect();
+    let choice = program.read_choice(&values);
+    let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * program.longest).min(choice.added.0);
+    Ok(Some(BoundedChoice { choice, bound: Seconds(bound) }))
+}
+
+/// The program of [`fastest_by_ilp`]: its variables and its scales.
+struct CopyProgram<'l> {
+    layer: &'l LayerTensors,
+    links: &'l CopyLinks,
+    keep: Vec<Variable>,
+    rerun: Vec<Option<Variable>>,
+    /// By tensor; `None` without a link to the host.
+    host: Vec<Option<Variable>>,
+    /// By tensor; `None` without a link to storage.
+    storage: Vec<Option<Variable>>,
+    /// One if some tensor is copied at all.
+    copies: Variable,
+    /// One if some tensor is copied to storage.
+    stores: Variable,
+    /// The exposed copy time of the forward pass, scaled.
+    forward_stall: Variable,
+    /// The exposed copy time of the backward pass, scaled.
+    backward_stall: Variable,
+    /// Bytes of a scaled size of one.
+    unit: f64,
+    /// Seconds of a scaled time of one.
+    longest: f64,
+}
+
+impl<'l> CopyProgram<'l> {
+    fn new(layer: &'l LayerTensors, links: &'l CopyLinks) -> (Self, ProblemVariables) {
+        let PolicyProgram { mut variables, keep, rerun, .. } = build_program(layer);
+        let mut places = |there: bool| -> Vec<Option<Variable>> {
+            layer.tensors.iter().map(|_| there.then(|| variables.add(variable().binary()))).collect()
+        };
+        let (host, storage) = (places(links.host.is_some()), places(links.storage.is_some()));
+        let [copies, stores, forward_stall, backward_stall] =
+            [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)]
+                .map(|kind| variables.add(kind));
+        // Scales seconds and bytes to about one, for the solver's tolerances.
+        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
+        let unit = most(&mut layer.tensors.iter().map(|tensor| tensor.bytes.as_f64()));
+        let rates =
+            [links.host, links.storage].into_iter().flatten().flat_map(|rate| [rate.per_byte * unit, rate.latency]);
+        let longest = most(&mut layer.operators.iter().map(|o| o.forward.0).chain(rates));
+        let program = Self {
+            layer,
+            links,
+            keep,
+            rerun,
+            host,
+            storage,
+            copies,
+            stores,
+            forward_stall,
+            backward_stall,
+            unit,
+            longest,
+        };
+        (program, variables)
+    }
+
+    fn build_model(&self, variables: ProblemVariables, budget: Bytes) -> MicroLpProblem {
+        let rerun_time: Expression =
+            reruns_of(&self.rerun).map(|(o, r)| self.layer.operators[o].forward.0 / self.longest * r).sum();
+        let stash: Expression =
+            self.keep.iter().enumerate().map(|(t, x)| self.layer.tensors[t].bytes.as_f64() / self.unit * *x).sum();
+        let objective = rerun_time.clone() + self.forward_stall + self.backward_stall;
+        let model = variables.minimise(objective).using(microlp);
+        let model = model.with(stash.leq((budget.as_f64() + 0.5) / self.unit));
+        self.require_tensors(self.limit_copies(model, &rerun_time))
+    }
+
+    /// Adds the exposed time of copies, and the variables that say if there are copies.
+    fn limit_copies(&self, mut model: MicroLpProblem, rerun_time: &Expression) -> MicroLpProblem {
+        let (links, longest) = (self.links, self.longest);
+        let sum = |places: &[Option<Variable>], per_byte: f64| -> Expression {
+            let bytes = |t: usize| self.layer.tensors[t].bytes.as_f64();
+            places.iter().enumerate().filter_map(|(t, x)| x.map(|x| bytes(t) * per_byte / longest * x)).sum()
+        };
+        let copies = [
+            links.host.map(|rate| {
+                let host = sum(&self.host, rate.per_byte);
+                host + sum(&self.storage, rate.per_byte) + rate.latency / longest * self.copies
+            }),
+            links.storage.map(|rate| sum(&self.storage, rate.per_byte) + rate.latency / longest * self.stores),
+        ];
+        for copy in copies.into_iter().flatten() {
+            let least = copy.clone() * (1.0 - links.hidden);
+            let over = |busy: Expression| copy.clone() - busy * links.hidden;
+            for (stall, busy) in [
+                (self.forward_stall, Expression::from(links.forward / longest)),
+                (self.backward_stall, rerun_time.clone() + links.backward / longest),
+            ] {
+                model = model.with((least.clone() - stall).leq(0.0)).with((over(busy) - stall).leq(0.0));
+            }
+        }
+        for x in self.host.iter().chain(&self.storage).flatten() {
+            model = model.with((*x - self.copies).leq(0.0));
+        }
+        for x in self.storage.iter().flatten() {
+            model = model.with((*x - self.stores).leq(0.0));
+        }
+        model
+    }
+
+    /// Requires every tensor that the backward pass or a rerun operator reads.
+    fn require_tensors(&self, mut model: MicroLpProblem) -> MicroLpProblem {
+        let layer = self.layer;
+        let at_hand = |t: TensorIndex| -> Expression {
+            let producer = match layer.tensors[t.0].source {
+                TensorSource::Operator(o) => self.rerun[o.0],
+                TensorSource::LayerInput => None,
+            };
+            let ways = [Some(self.keep[t.0]), self.host[t.0], self.storage[t.0], producer];
+            ways.into_iter().flatten().map(Expression::from).sum()
+        };
+        for t in (0..layer.tensors.len()).filter(|&t| layer.tensors[t].needed_by_backward) {
+            model = model.with(at_hand(TensorIndex(t)).geq(1));
+        }
+        for (operator, rerun) in layer.operators.iter().zip(&self.rerun) {
+            if let Some(rerun) = *rerun {
+                for &u in &operator.inputs {
+                    model = model.with((at_hand(u) - rerun).geq(0));
+                }
+            }
+        }
+        model
+    }
+
+    /// The choice that the solver's values stand for. They are in the order in which the variables were added.
+    fn read_choice(&self, values: &[f64]) -> LayerChoice {
+        let places = self.rerun.iter().chain(&self.host).chain(&self.storage).flatten().copied();
+        let made = self.keep.iter().copied().chain(places);
+        let values: HashMap<Variable, f64> = made.zip(values.iter().copied()).collect();
+        let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
+        let operators =
+            reruns_of(&self.rerun).filter(|(_, r)| is(*r)).fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o));
+        let retained = self.layer.tensor_choices(operators);
+        let sent = |places: &[Option<Variable>]| -> Vec<TensorIndex> {
+            let there = |t: &usize| retained[*t] == TensorChoice::Keep && places[*t].is_some_and(is);
+            (0..places.len()).filter(there).map(TensorIndex).collect()
+        };
+        let (stored, offloaded) = (sent(&self.storage), sent(&self.host));
+        let offloaded: Vec<TensorIndex> = offloaded.into_iter().filter(|t| !stored.contains(t)).collect();
+        let size = |tensors: &[TensorIndex]| tensors.iter().map(|t| self.layer.tensors[t.0].bytes).sum::<Bytes>();
+        let (host, storage) = (size(&offloaded), size(&stored));
+        let policy = self.layer.policy_of_rerun(operators);
+        let away = OffloadedBytes { host: host.0, storage: storage.0 };
+        let added = Seconds(policy.extra.0 + self.links.exposed_copy_seconds(away, policy.extra.0));
+        let stash = policy.stash.saturating_sub(host + storage);
+        LayerChoice { stash, host, storage, again: policy.extra, added, operators, offloaded, stored, share: None }
+    }
+}
+
+/// The operators that may be rerun, each with its variable.
+fn reruns_of(rerun: &[Option<Variable>]) -> impl Iterator<Item = (usize, Variable)> {
+    rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)))
 }
 
 /// The operators to rerun for the least time within the stash budget (in units). With a time limit (scaled seconds),
@@ -198,8 +285,7 @@ fn solve_program(
     let PolicyProgram { variables, keep, rerun, rows } = build_program(layer);
     let units = |t: usize| (TensorChoice::Keep.stash_bytes(layer.tensors[t].bytes).0 / unit) as f64;
     let stash: Expression = keep.iter().enumerate().map(|(t, &x)| units(t) * x).sum();
-    let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
-    let seconds: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 * scale * r).sum();
+    let seconds: Expression = reruns_of(&rerun).map(|(o, r)| layer.operators[o].forward.0 * scale * r).sum();
     let objective = if time_limit.is_some() { stash.clone() } else { seconds.clone() };
     let mut model = variables.minimise(objective).using(microlp);
     model = model.with(stash.leq(budget));
@@ -207,7 +293,9 @@ fn solve_program(
         model = model.with(seconds.leq(limit));
     }
     let solution = rows.into_iter().fold(model, SolverModel::with).solve()?;
-    Ok(reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)))
+    Ok(reruns_of(&rerun)
+        .filter(|(_, r)| solution.value(*r) > 0.5)
+        .fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)))
 }
 
 fn build_program(layer: &LayerTensors) -> PolicyProgram {

@@ -20,7 +20,7 @@
 //! If such a mix offloads more than the host's memory or the storage holds, [`PolicyMixProgram`] solves the counts as
 //! an integer program.
 
-use super::hull::lower_hull;
+use super::hull::{StashCost, lower_hull};
 use super::mix_point::{MixPoint, StageMix};
 use super::scarce::PolicyMixProgram;
 
@@ -208,6 +208,14 @@ struct Rounding<'a> {
     best: Option<(f64, Vec<u64>)>,
 }
 
+/// Layers without a policy, the bytes left for them, and the seconds of the layers already assigned.
+#[derive(Clone, Copy)]
+struct RemainingLayers {
+    layers: u64,
+    budget: f64,
+    time: f64,
+}
+
 impl<'a> Rounding<'a> {
     fn new(points: &'a [PricedPolicy], layers: u64, budget: f64) -> Option<Self> {
         let n = layers as f64;
@@ -217,7 +225,8 @@ impl<'a> Rounding<'a> {
         if least.kept * n > budget {
             return None;
         }
-        let hull = lower_hull(&points.iter().map(|point| (point.kept, point.time)).collect::<Vec<_>>());
+        let costs = points.iter().map(|point| StashCost { bytes: point.kept, seconds: point.time });
+        let hull = lower_hull(&costs.collect::<Vec<_>>());
         let above = hull.iter().position(|&at| points[at].kept * n > budget);
         let (lo, hi) = match above {
             Some(place) if most.kept * n > budget => (hull[place - 1], hull[place]),
@@ -238,7 +247,8 @@ impl<'a> Rounding<'a> {
         let mut counts = vec![0; self.points.len()];
         self.fill_remaining_layers(&counts, self.layers, self.budget, 0.0);
         if self.lo != self.hi {
-            self.branch_on_policy(0, &mut counts, (self.layers, self.budget, 0.0), 0.0);
+            let left = RemainingLayers { layers: self.layers, budget: self.budget, time: 0.0 };
+            self.branch_on_policy(0, &mut counts, left, 0.0);
         }
         let (time, counts) = self.best?;
         let bound = if self.states > 0 { time } else { self.bound.min(time) };
@@ -247,11 +257,11 @@ impl<'a> Rounding<'a> {
         Some(StageMix { counts: followed, time, bound })
     }
 
-    /// Tries every possible number of layers under each policy of `others` from `place` on. `left` holds the remaining
-    /// layers, the remaining bytes, and the seconds of the layers already assigned. `reduced` is their reduced cost.
-    fn branch_on_policy(&mut self, place: usize, counts: &mut Vec<u64>, left: (u64, f64, f64), reduced: f64) {
+    /// Tries every possible number of layers under each policy of `others` from `place` on. `reduced` is the reduced
+    /// cost of the layers already assigned.
+    fn branch_on_policy(&mut self, place: usize, counts: &mut Vec<u64>, left: RemainingLayers, reduced: f64) {
         let Some(&(cost, at)) = self.others.get(place) else { return };
-        let (layers, budget, time) = left;
+        let RemainingLayers { layers, budget, time } = left;
         for n in 0..=layers {
             if self.states == 0 {
                 break;
@@ -270,10 +280,12 @@ impl<'a> Rounding<'a> {
             }
             self.states -= 1;
             counts[at] = n;
+            let time = time + point.time * n as f64;
             if n > 0 {
-                self.fill_remaining_layers(counts, rest, room, time + point.time * n as f64);
+                self.fill_remaining_layers(counts, rest, room, time);
             }
-            self.branch_on_policy(place + 1, counts, (rest, room, time + point.time * n as f64), reduced);
+            let left = RemainingLayers { layers: rest, budget: room, time };
+            self.branch_on_policy(place + 1, counts, left, reduced);
         }
         counts[at] = 0;
     }

@@ -106,7 +106,7 @@ proptest! {
             let extra = choice.again.0;
             prop_assert!((choice.added.0 - extra - link.exposed_copy_seconds(away, extra)).abs() <= 1e-9);
         }
-        if let (Some((found, bound)), Some(wanted)) = (found, wanted) {
+        if let (Some(BoundedChoice { choice: found, bound }), Some(wanted)) = (found, wanted) {
             prop_assert!(bound.0 <= wanted + 1e-6 && found.stash.0 <= budget, "{bound} {wanted}");
             prop_assert!((found.added.0 - wanted).abs() <= 1e-6 * (1.0 + wanted), "{} {}", found.added.0, wanted);
             // Nothing is lost: every retained tensor is on the device or away.

@@ -42,7 +42,7 @@ mod tests;
 mod verify;
 
 pub use copies::{CopyLinks, CopyRate, OffloadedBytes};
-pub use ilp::{PolicyIlpError, fastest_by_ilp, pareto_by_ilp};
+pub use ilp::{BoundedChoice, PolicyIlpError, fastest_by_ilp, pareto_by_ilp};
 pub use layer::{
     LayerError, LayerOperator, LayerTensors, MAX_OPERATORS, OperatorIndex, OperatorSet, RecomputePolicy, SavedTensor,
     TensorChoice, TensorIndex, TensorSource,

@@ -19,7 +19,7 @@
 //! and shares the link with copies to the host.
 
 use super::copies::{CopyLinks, OffloadDestination, OffloadedBytes};
-use super::hull::lower_hull;
+use super::hull::{StashCost, lower_hull};
 use super::layer::{LayerError, RecomputePolicy, TensorChoice, TensorIndex};
 use super::layer_choice::LayerChoice;
 use super::rest::{self, choices_with_rest_rerun};
@@ -130,6 +130,21 @@ struct RetainedTensors<'a> {
     names: &'a dyn Fn(usize) -> &'a str,
 }
 
+/// Some bytes of a tensor.
+#[derive(Debug, Clone, Copy)]
+struct TensorPart {
+    tensor: usize,
+    bytes: u64,
+}
+
+/// A set of whole tensors, and a part of one more.
+#[derive(Debug, Clone, Copy)]
+struct TensorSet {
+    /// A bit for each tensor.
+    set: u128,
+    part: Option<TensorPart>,
+}
+
 impl RetainedTensors<'_> {
     fn bytes_of(&self, tensor: usize) -> u64 {
         self.tensors.iter().find(|(_, t)| *t == tensor).map_or(0, |(bytes, _)| *bytes)
@@ -157,7 +172,7 @@ impl RetainedTensors<'_> {
 
     /// A set of whole tensors with at most `bytes` in sum, and one more tensor with the bytes still missing. `None` if
     /// the tensors have fewer bytes in all.
-    fn largest_sum_within(&self, bytes: u64) -> Option<(u128, Option<(usize, u64)>)> {
+    fn largest_sum_within(&self, bytes: u64) -> Option<TensorSet> {
         let (mut left, mut set) = (bytes, 0_u128);
         for &(size, t) in &self.tensors {
             if size <= left {
@@ -165,18 +180,17 @@ impl RetainedTensors<'_> {
             }
         }
         if left == 0 {
-            return Some((set, None));
+            return Some(TensorSet { set, part: None });
         }
         let next = self.tensors.iter().find(|(_, t)| set >> t & 1 == 0)?;
-        Some((set, Some((next.1, left))))
+        Some(TensorSet { set, part: Some(TensorPart { tensor: next.1, bytes: left }) })
     }
 
     /// Offloads a set of tensors and a part of one more. `None` if nothing is offloaded, or if
     /// [`OffloadDestination::Both`] has nothing in one of its destinations.
     fn send_tensors(
         &self,
-        set: u128,
-        part: Option<(usize, u64)>,
+        TensorSet { set, part }: TensorSet,
         kind: OffloadDestination,
         links: &CopyLinks,
     ) -> Option<SentTensors> {
@@ -197,7 +211,7 @@ impl RetainedTensors<'_> {
                 sent.host.push(TensorIndex(t));
             }
         }
-        if let Some((t, part)) = part {
+        if let Some(TensorPart { tensor: t, bytes: part }) = part {
             let size = Bytes(self.bytes_of(t));
             let share = TokenShare::smallest_for_bytes((self.names)(t), size, Bytes(part));
             let moved = share.as_ref().map_or(size, |share| share.offloaded_bytes(size)).0;
@@ -231,8 +245,7 @@ fn choices_with_copies(
     tensors.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let name = |t: usize| layer.tensors[t].name.as_str();
     let retained = RetainedTensors { tensors, names: &name };
-    let whole: Vec<(u128, Option<(usize, u64)>)> =
-        retained.distinct_sums().into_iter().map(|set| (set, None)).collect();
+    let whole: Vec<TensorSet> = retained.distinct_sums().into_iter().map(|set| TensorSet { set, part: None }).collect();
     let budgets =
         (0..BUDGETS).filter_map(|step| policy.stash.0.checked_sub(most / BUDGETS * step)).filter(|bytes| *bytes > 0);
     let budgets: Vec<u64> = budgets.collect();
@@ -250,7 +263,7 @@ fn choices_with_copies(
             .filter(|bytes| *bytes > 0 && *bytes <= policy.stash.0)
             .filter_map(|bytes| retained.largest_sum_within(bytes));
         let all = whole.iter().copied().chain(parts);
-        let sent = all.filter_map(|(set, part)| retained.send_tensors(set, part, kind, links));
+        let sent = all.filter_map(|tensors| retained.send_tensors(tensors, kind, links));
         found.extend(sent.map(|sent| (sent.layer_choice(policy, Some(links)), kind)));
     }
     found
@@ -258,16 +271,18 @@ fn choices_with_copies(
 
 /// Prices of a byte in rerun seconds: the slopes between corners of the front without offloading, at most [`PRICES`].
 fn rerun_prices(exact: &[RecomputePolicy]) -> Vec<f64> {
-    let corners: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
+    let corners: Vec<StashCost> =
+        exact.iter().rev().map(|policy| StashCost { bytes: policy.stash.as_f64(), seconds: policy.extra.0 }).collect();
     let hull = lower_hull(&corners);
-    let slope = |pair: &[usize]| (corners[pair[0]].1 - corners[pair[1]].1) / (corners[pair[1]].0 - corners[pair[0]].0);
+    let slope = |pair: &[usize]| corners[pair[0]].saving_towards(corners[pair[1]]);
     let slopes: Vec<f64> = hull.windows(2).map(slope).collect();
     slopes.iter().copied().step_by(slopes.len().div_ceil(PRICES).max(1)).collect()
 }
 
 /// The bytes on the device and the seconds of choices, which include a price for offloaded bytes.
-fn priced_points(choices: &[LayerChoice], front: &[usize], price: f64) -> Vec<(f64, f64)> {
-    front.iter().map(|at| (choices[*at].stash.as_f64(), price_choice(&choices[*at], price))).collect()
+fn priced_points(choices: &[LayerChoice], front: &[usize], price: f64) -> Vec<StashCost> {
+    let of = |choice: &LayerChoice| StashCost { bytes: choice.stash.as_f64(), seconds: price_choice(choice, price) };
+    front.iter().map(|at| of(&choices[*at])).collect()
 }
 
 fn price_choice(choice: &LayerChoice, price: f64) -> f64 {

@@ -9,7 +9,7 @@
 //! convex hull of the front bounds all of them ([`lower_bound_of_rest`]).
 
 use super::copies::{CopyLinks, CopyRate, OffloadDestination, OffloadedBytes};
-use super::hull::lower_hull;
+use super::hull::{StashCost, lower_hull};
 use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
 use super::layer_choice::LayerChoice;
 use super::space::RecomputeSpace;
@@ -71,7 +71,8 @@ fn retained_tensors(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize
 
 /// The corners of the front's lower convex hull, smallest stash first.
 fn hull_corners(exact: &[RecomputePolicy]) -> Vec<&RecomputePolicy> {
-    let points: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
+    let points: Vec<StashCost> =
+        exact.iter().rev().map(|policy| StashCost { bytes: policy.stash.as_f64(), seconds: policy.extra.0 }).collect();
     lower_hull(&points).into_iter().filter_map(|at| exact.iter().nth_back(at)).collect()
 }
 

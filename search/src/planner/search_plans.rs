@@ -2,7 +2,7 @@
 
 use crate::ask::Splits;
 use crate::planner::ranked::keep_one_of_alike;
-use crate::planner::search::core::PlanSearch;
+use crate::planner::search::core::{EvaluatedGroups, PlanSearch};
 use crate::planner::search::found::{FoundPlans, ROUNDING, SplitStatistics};
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE};
 use sim::units::Seconds;
@@ -92,7 +92,7 @@ pub fn add_discouraged(
     let discouraged = space.documented(job).and_then(|_| space.discouraged(job));
     let (Some(first), Some(space)) = (first, discouraged) else { return Ok(()) };
     let limit = first.time.total.0;
-    let other = search_below(job, &space, (1, limit), watch)?;
+    let other = search_below(job, &space, 1, limit, watch)?;
     answer.add_counts(&other);
     let fastest = other.best.into_iter().next().filter(|ranked| is_faster(ranked, limit));
     if answer.stopped.is_some() || other.stopped.is_some() {
@@ -116,7 +116,7 @@ pub fn search_discouraged(
     watch: PlanWatch<'_>,
 ) -> Result<Option<RankedPlan>, StepError> {
     let Some(space) = space.discouraged(job) else { return Ok(None) };
-    let answer = search_below(job, &space, (1, limit.0), watch)?;
+    let answer = search_below(job, &space, 1, limit.0, watch)?;
     let fastest = answer.best.into_iter().next().filter(|_| answer.stopped.is_none());
     Ok(fastest.filter(|ranked| is_faster(ranked, limit.0)))
 }
@@ -202,22 +202,23 @@ pub(crate) fn search_once(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    search_below(job, space, (top, f64::INFINITY), watch)
+    search_below(job, space, top, f64::INFINITY, watch)
 }
 
 /// Returns the fastest plans, including similar ones. Plans that take longer than `most` seconds may be missing.
 fn search_below(
     job: &Job<'_>,
     space: &PlanSpace,
-    (top, most): (usize, f64),
+    top: usize,
+    most: f64,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
     // Times of the small space give no upper bound if the space's plans only recompute blocks.
     let usual = usual_subspace(space).filter(|_| !space.has_only_blocks());
-    let usual = usual.map(|usual| InnerSpace::new(job, &usual, (top, most), watch)).transpose()?;
+    let usual = usual.map(|usual| InnerSpace::new(job, &usual, top, most, watch)).transpose()?;
     let limit = usual.as_ref().map_or(most, |within| within.limit);
     let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
-    let (mut found, loads) = search.evaluate_all_groups();
+    let EvaluatedGroups { mut found, loads } = search.evaluate_all_groups();
     let simulated = search.settle_open_plans(&mut found);
     let (tried, split_tolerance) = match space.splits {
         Some(Splits::Listed(_)) => (SplitStatistics::default(), None),
@@ -258,11 +259,12 @@ impl<'a> InnerSpace<'a> {
     fn new(
         job: &'a Job<'a>,
         space: &PlanSpace,
-        (top, most): (usize, f64),
+        top: usize,
+        most: f64,
         watch: PlanWatch<'a>,
     ) -> Result<Self, StepError> {
         let search = PlanSearch { limit: most, ..PlanSearch::new(job, space, top, watch)? };
-        let (mut found, _) = search.evaluate_all_groups();
+        let EvaluatedGroups { mut found, .. } = search.evaluate_all_groups();
         search.settle_open_plans(&mut found);
         let limit = most.min(found.cutoff_for_count(search.length) * (1.0 + ROUNDING));
         Ok(Self { search, found, limit })

@@ -1,6 +1,6 @@
 //! Simulated annealing over assignments of ranks to devices.
 
-use super::state::MappingState;
+use super::state::{MappingState, RankMove};
 use crate::random::SeededRandom;
 
 /// The first temperature, as a fraction of the time above the bound, and the last, as a fraction of the first.
@@ -39,7 +39,8 @@ pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32,
         if changes.is_empty() {
             continue;
         }
-        let before: Vec<(usize, u32)> = changes.iter().map(|(rank, _)| (*rank, state.devices[*rank])).collect();
+        let now = |change: &RankMove| RankMove { device: state.devices[change.rank], ..*change };
+        let before: Vec<RankMove> = changes.iter().map(now).collect();
         state.assign_ranks(&changes);
         let tried = state.annealing_energy();
         if tried <= energy || random.next_unit() < ((energy - tried) / temperature).exp() {
@@ -65,12 +66,7 @@ fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
 
 /// New devices for some ranks: two blocks of `order` are swapped, or a run of blocks is reversed. Empty if no rank
 /// would change its unit.
-fn propose_move(
-    random: &mut SeededRandom,
-    state: &MappingState<'_>,
-    order: &[usize],
-    sizes: &[u64],
-) -> Vec<(usize, u32)> {
+fn propose_move(random: &mut SeededRandom, state: &MappingState<'_>, order: &[usize], sizes: &[u64]) -> Vec<RankMove> {
     if sizes.is_empty() {
         return Vec::new();
     }
@@ -87,10 +83,11 @@ fn propose_move(
     for (a, b) in pairs {
         for i in 0..size {
             let (x, y) = (order[(a * size + i) as usize], order[(b * size + i) as usize]);
-            changes.push((x, state.devices[y]));
-            changes.push((y, state.devices[x]));
+            changes.push(RankMove { rank: x, device: state.devices[y] });
+            changes.push(RankMove { rank: y, device: state.devices[x] });
         }
     }
     let unit = state.unit_size();
-    if changes.iter().all(|(rank, device)| state.devices[*rank] / unit == device / unit) { Vec::new() } else { changes }
+    let stays = |change: &RankMove| state.devices[change.rank] / unit == change.device / unit;
+    if changes.iter().all(stays) { Vec::new() } else { changes }
 }

@@ -21,7 +21,7 @@
 
 use super::price::{CollectivePrices, SEND};
 use super::rates::{GroupShape, LinkRates};
-use super::traffic::{NetworkTable, StepTraffic};
+use super::traffic::{AxisOrder, NetworkTable, StepTraffic};
 use sim::kernel::CollectiveKind;
 use sim::network::{Fabric, GroupSpread, PlacementFinder};
 use std::collections::BTreeMap;
@@ -228,7 +228,7 @@ impl<'a> MappingBound<'a> {
     fn lower_bound_of_whole_units(&mut self, mut places: PlacementFinder<'_>) -> f64 {
         let (traffic, lines) = (self.traffic, self.traffic.lines.len());
         let mut least = f64::INFINITY;
-        for (_, devices) in super::starting_orders(traffic, self.unit, true) {
+        for AxisOrder { devices, .. } in super::starting_orders(traffic, self.unit, true) {
             let mut table = traffic.silent_network();
             let mut spreads = |groups: &[Vec<u32>]| {
                 let mut list: Vec<GroupSpread> = Vec::new();

@@ -1,7 +1,8 @@
 //! Tries all assignments if there are few of them.
 
+use super::MappingSearch;
 use super::state::MappingState;
-use super::{MappingSearch, TrafficAxis};
+use super::traffic::AxisOrder;
 
 /// All assignments of ranks to units; the device inside a unit does not matter. If whole units are moved: all
 /// assignments of units to the blocks of every order of the axes.
@@ -15,16 +16,11 @@ pub(super) struct AllAssignments<'o> {
 
 impl<'o> AllAssignments<'o> {
     /// The assignments of a state's ranks; `None` if there are more than `most`.
-    pub fn new_up_to(
-        state: &MappingState<'_>,
-        orders: &'o [(Vec<TrafficAxis>, Vec<u32>)],
-        whole: bool,
-        most: u32,
-    ) -> Option<Self> {
+    pub fn new_up_to(state: &MappingState<'_>, orders: &'o [AxisOrder], whole: bool, most: u32) -> Option<Self> {
         let (ranks, unit) = (state.devices.len() as u32, state.unit_size());
         let block = if whole { unit } else { 1 };
         let orders: Vec<&[u32]> =
-            orders.iter().take(if whole { orders.len() } else { 1 }).map(|(_, devices)| &devices[..]).collect();
+            orders.iter().take(if whole { orders.len() } else { 1 }).map(|order| &order.devices[..]).collect();
         // Counts assignments of blocks to units. The places of a unit are alike, so the count is a multinomial
         // coefficient, computed as a product of binomial coefficients.
         let mut count = orders.len() as u64;

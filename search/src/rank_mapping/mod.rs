@@ -51,6 +51,7 @@ use sim::units::Seconds;
 use state::MappingState;
 use step::{StepError, StepTime};
 use thiserror::Error;
+use traffic::AxisOrder;
 
 /// Why ranks cannot be mapped.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -158,9 +159,9 @@ pub fn map_ranks(
     let before = first.play_step()?;
     let whole = fabric.has_places_inside_units();
     let orders = starting_orders(traffic, unit_devices, whole);
-    let timed = orders
-        .iter()
-        .map(|(axes, devices)| (first.with_assignment(&all(&place, devices)).step_seconds(), axes, devices));
+    let timed = orders.iter().map(|AxisOrder { axes, devices }| {
+        (first.with_assignment(&all(&place, devices)).step_seconds(), axes, devices)
+    });
     let best_order =
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, axes, devices)| (axes.clone(), all(&place, devices)));
     let (order_of_axes, in_order) = best_order.unwrap_or_else(|| (Vec::new(), first.devices.clone()));
@@ -203,7 +204,7 @@ struct MappingSearch {
 
 fn search_mapping(
     first: &mut MappingState<'_>,
-    orders: &[(Vec<TrafficAxis>, Vec<u32>)],
+    orders: &[AxisOrder],
     whole: bool,
     effort: RankMappingEffort,
 ) -> MappingSearch {
@@ -213,8 +214,8 @@ fn search_mapping(
     let unit = first.unit_size();
     let together = seriate_units(first.links());
     let moved = |device: &u32| together[(device / unit) as usize] * unit + device % unit;
-    let side_by_side = orders.iter().map(|(_, devices)| devices.iter().map(moved).collect());
-    let starts = orders.iter().map(|(_, devices)| devices.clone()).chain(side_by_side);
+    let side_by_side = orders.iter().map(|order| order.devices.iter().map(moved).collect());
+    let starts = orders.iter().map(|order| order.devices.clone()).chain(side_by_side);
     let mut states: Vec<(f64, MappingState<'_>)> = starts
         .map(|devices: Vec<u32>| {
             let mut state = first.with_assignment(&devices);
@@ -294,7 +295,7 @@ pub fn time_of_mapping(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u3
 
 /// All orders of the axes, each with the devices of the ranks. If only whole units are moved, an order is kept only if
 /// every group is evenly spaced inside units and has equally many devices in each. Rank order is always kept.
-fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<AxisOrder> {
     let mut orders = traffic.axis_orders();
     let even = |devices: &[u32]| {
         traffic.all_groups().all(|group| {
@@ -307,7 +308,7 @@ fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Ve
     };
     if whole {
         let identity: Vec<u32> = (0..traffic.rank_count()).collect();
-        orders.retain(|(_, devices)| *devices == identity || even(devices));
+        orders.retain(|order| order.devices == identity || even(&order.devices));
     }
     orders
 }

@@ -63,6 +63,13 @@ pub(super) struct MappingState<'a> {
     weights: Vec<f64>,
 }
 
+/// A rank and a device for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RankMove {
+    pub rank: usize,
+    pub device: u32,
+}
+
 impl<'a> MappingState<'a> {
     /// Places all groups under an assignment. `None` if the fabric has no measured links.
     pub fn new(traffic: &'a StepTraffic<'a>, fabric: &'a Fabric, devices: Vec<u32>) -> Option<Self> {
@@ -264,13 +271,13 @@ impl<'a> MappingState<'a> {
     }
 
     /// Moves ranks to other devices. The new devices must be a permutation of the ranks' own devices.
-    pub fn assign_ranks(&mut self, changes: &[(usize, u32)]) {
+    pub fn assign_ranks(&mut self, changes: &[RankMove]) {
         self.clock += 1;
         self.undo.clear();
-        for &(rank, device) in changes {
+        for &RankMove { rank, device } in changes {
             self.devices[rank] = device;
         }
-        for &(rank, _) in changes {
+        for &RankMove { rank, .. } in changes {
             for i in 0..self.of_rank[rank].len() {
                 let group = self.of_rank[rank][i];
                 if self.stamp[group] != self.clock {
@@ -283,8 +290,8 @@ impl<'a> MappingState<'a> {
     }
 
     /// Undoes the last [`Self::assign_ranks`]. `before` holds the ranks' previous devices.
-    pub fn revert_assignment(&mut self, before: &[(usize, u32)]) {
-        for &(rank, device) in before {
+    pub fn revert_assignment(&mut self, before: &[RankMove]) {
+        for &RankMove { rank, device } in before {
             self.devices[rank] = device;
         }
         for &(group, place, meeting) in &self.undo {

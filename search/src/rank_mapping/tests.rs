@@ -297,7 +297,7 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
             let all = permutations((0..fabric.device_count() / 4).collect()).into_iter();
             all.map(move |order| devices.iter().map(|d| order[(d / 4) as usize] * 4 + d % 4).collect::<Vec<u32>>())
         };
-        let best = machine.least(&fabric, &plan, orders.iter().flat_map(|(_, devices)| moved(devices)));
+        let best = machine.least(&fabric, &plan, orders.iter().flat_map(|order| moved(&order.devices)));
         let place = format!("t {t}, d {d}, p {p}: {mapping:?}, best {best}");
         assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
         let bound = bound::lower_bound_of_mappings(&traffic, &fabric);
@@ -310,7 +310,7 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
             units.sort();
             units
         };
-        assert!(orders.iter().any(|(_, devices)| together(devices) == together(&mapping.devices)), "{place}");
+        assert!(orders.iter().any(|order| together(&order.devices) == together(&mapping.devices)), "{place}");
     }
 }
 

@@ -173,6 +173,13 @@ pub struct StepTraffic<'a> {
     pub(super) boundaries: Vec<Vec<[u32; 2]>>,
 }
 
+/// An order of the axes, and the device of every rank in it.
+pub(super) struct AxisOrder {
+    /// The axes with several ranks, fastest-changing first.
+    pub axes: Vec<TrafficAxis>,
+    pub devices: Vec<u32>,
+}
+
 impl<'a> StepTraffic<'a> {
     /// Records the traffic of a plan. Ranks are counted as in its layout.
     ///
@@ -326,7 +333,7 @@ impl<'a> StepTraffic<'a> {
     }
 
     /// All orders of the axes that have several ranks, each with the device of every rank.
-    pub(super) fn axis_orders(&self) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+    pub(super) fn axis_orders(&self) -> Vec<AxisOrder> {
         let axes = self.rank_order();
         let wide: Vec<usize> = (0..4).filter(|axis| axes[*axis].1 > 1).collect();
         let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
@@ -348,7 +355,7 @@ impl<'a> StepTraffic<'a> {
         };
         let named = |order: Vec<usize>| {
             let devices = (0..self.rank_count()).map(|rank| device(rank, &order)).collect();
-            (order.iter().map(|axis| axes[*axis].0).collect(), devices)
+            AxisOrder { axes: order.iter().map(|axis| axes[*axis].0).collect(), devices }
         };
         orders.into_iter().map(named).collect()
     }

@@ -119,7 +119,8 @@ impl BoundedValues {
         &mut self,
         second: &mut Self,
         joined: &JoinedValues<'_>,
-        (price, price_second): (&PriceValue<'_>, &PriceValue<'_>),
+        price: &PriceValue<'_>,
+        price_second: &PriceValue<'_>,
     ) -> Option<usize> {
         let joint = |first: &Self, second: &Self, at: usize| (joined.join)(first.at_most(at), second.at_most(at));
         let bounds: Vec<f64> = (0..self.upper.len()).map(|at| joint(self, second, at)).collect();

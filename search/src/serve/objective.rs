@@ -1,6 +1,6 @@
 //! The objectives that rank deployments.
 
-use crate::objective::{Objective, ValueScale};
+use crate::objective::{Objective, ObjectiveKind};
 use crate::space::ChipFigures;
 use serde::{Deserialize, Serialize};
 use serving::best::{Deployment, DeviceBounds, ReplicaPool};
@@ -32,7 +32,7 @@ impl TryFrom<Objective> for ServedObjective {
 
     fn try_from(objective: Objective) -> Result<Self, String> {
         match objective {
-            Objective::StepTime => Err("a deployment has no step; give throughput".to_owned()),
+            timed if timed.kind() == ObjectiveKind::Time => Err("a deployment has no step; give throughput".to_owned()),
             served => Ok(Self(served)),
         }
     }
@@ -75,16 +75,16 @@ impl ServedObjective {
     /// True if the objective is output tokens per second of the whole deployment.
     #[must_use]
     pub fn is_throughput(self) -> bool {
-        self.0 == Objective::Throughput
+        self.0.kind() == ObjectiveKind::Rate
     }
 
     /// Returns the unit of a value.
     #[must_use]
     pub fn unit(self) -> &'static str {
-        match self.0 {
-            Objective::StepTime => "tokens/s",
-            Objective::EnergyPerToken => "tokens per J",
-            other => other.display_value(1.0, ValueScale::Alone { devices: 1.0, tokens: 1.0 }).1,
+        match self.0.kind() {
+            ObjectiveKind::Rate | ObjectiveKind::Time => "tokens/s",
+            ObjectiveKind::RatePer(_) => self.0.row().unit,
+            ObjectiveKind::Energy => "tokens per J",
         }
     }
 
@@ -92,14 +92,14 @@ impl ServedObjective {
     /// figure.
     #[must_use]
     pub fn value(self, deployment: &Deployment, figures: impl Fn(&ReplicaPool) -> Option<ChipFigures>) -> Option<f64> {
-        match self.0 {
-            Objective::Throughput | Objective::StepTime => Some(deployment.tokens_per_second),
+        match self.0.kind() {
+            ObjectiveKind::Rate | ObjectiveKind::Time => Some(deployment.tokens_per_second),
             // A chip without energies gives zero.
-            Objective::EnergyPerToken => Some(deployment.tokens_per_joule).filter(|value| *value > 0.0),
-            per => {
+            ObjectiveKind::Energy => Some(deployment.tokens_per_joule).filter(|value| *value > 0.0),
+            ObjectiveKind::RatePer(axis) => {
                 let of_pool = |pool: &ReplicaPool| {
                     let devices = f64::from(pool.replicas) * f64::from(pool.plan.devices());
-                    Some(devices * per.factor_of_chip(&figures(pool)?)?)
+                    Some(devices * axis.figure_of_chip(&figures(pool)?)?)
                 };
                 let prefill = deployment.prefill.as_ref().map_or(Some(0.0), of_pool)?;
                 Some(deployment.tokens_per_second / (of_pool(&deployment.decode)? + prefill))
@@ -113,10 +113,10 @@ impl ServedObjective {
     #[must_use]
     pub fn upper_bound(self, bounds: &DeviceBounds, output: f64, devices: u32, figures: &ChipFigures) -> f64 {
         let per_device = bounds.requests() * output;
-        match self.0 {
-            Objective::Throughput | Objective::StepTime => per_device * f64::from(devices),
-            Objective::EnergyPerToken => bounds.tokens_per_joule(),
-            per => per.factor_of_chip(figures).map_or(0.0, |factor| per_device / factor),
+        match self.0.kind() {
+            ObjectiveKind::Rate | ObjectiveKind::Time => per_device * f64::from(devices),
+            ObjectiveKind::Energy => bounds.tokens_per_joule(),
+            ObjectiveKind::RatePer(axis) => axis.figure_of_chip(figures).map_or(0.0, |figure| per_device / figure),
         }
     }
 }

@@ -78,6 +78,22 @@ struct TwoPools<'s> {
     by_decoding: BoundedValues,
 }
 
+/// The chips of the two pools, by index.
+#[derive(Debug, Clone, Copy)]
+struct PoolChips {
+    prompts: usize,
+    decoding: usize,
+}
+
+/// The best chips of the two pools on a finite cluster.
+struct PairOnCluster {
+    chips: PoolChips,
+    /// Requests per second.
+    rate: f64,
+    /// Number of pairs tried.
+    tried: usize,
+}
+
 impl<'s> TwoPools<'s> {
     fn new(space: &'s ServedSpace<'s>, chips: &'s [ServedChip]) -> Self {
         let bounds = |of: fn(&DeviceBounds) -> f64| {
@@ -92,30 +108,32 @@ impl<'s> TwoPools<'s> {
     }
 
     /// Returns the best chip for prompts and the best for decoding; `None` if a pool has none.
-    fn settle_each(&mut self) -> Option<(usize, usize)> {
+    fn settle_each(&mut self) -> Option<PoolChips> {
         let prompts = self.by_prompts.settle_largest(&|at, _| self.prompts.price(at))?;
         let decoding = self.by_decoding.settle_largest(&|at, _| self.decoding.price(at))?;
-        Some((prompts, decoding))
+        Some(PoolChips { prompts, decoding })
     }
 
     /// Returns the requests per second per device of the best single chip in both pools; 0 if there is none.
     fn settle_one_kind(&mut self) -> f64 {
         let joined = JoinedValues { join: &rate_of_many_devices, needed: &|_, _| 0.0 };
-        let prices = (&|at: usize, _: f64| self.prompts.price(at), &|at: usize, _: f64| self.decoding.price(at));
-        let best = self.by_prompts.settle_joint(&mut self.by_decoding, &joined, (prices.0, prices.1));
+        let prompts = |at: usize, _: f64| self.prompts.price(at);
+        let decoding = |at: usize, _: f64| self.decoding.price(at);
+        let best = self.by_prompts.settle_joint(&mut self.by_decoding, &joined, &prompts, &decoding);
         best.map_or(0.0, |at| rate_of_many_devices(self.by_prompts.at_most(at), self.by_decoding.at_most(at)))
     }
 
-    /// Returns the best pair on a finite cluster, its requests per second, and the number of pairs tried. The search
-    /// starts at `start`, the best pair on many devices, whose rates bound all others.
-    fn settle_cluster(&mut self, devices: u32, start: (usize, usize)) -> Option<(usize, usize, f64, usize)> {
-        let rate_of = |pools: &Self, (a, b): (usize, usize)| {
-            best_rate_of_pools(devices, pools.prompts.rates_of(a), pools.decoding.rates_of(b))
+    /// Returns the best pair on a finite cluster; `None` if none serves. The search starts at `start`, the best pair on
+    /// many devices, whose rates bound all others.
+    fn settle_cluster(&mut self, devices: u32, start: PoolChips) -> Option<PairOnCluster> {
+        let rate_of = |pools: &Self, pair: PoolChips| {
+            best_rate_of_pools(devices, pools.prompts.rates_of(pair.prompts), pools.decoding.rates_of(pair.decoding))
         };
         let count = f64::from(devices);
         let (mut best, mut rate, mut tried) = (start, rate_of(self, start), 1);
         // Prices the chips that could serve more beside the best chip of the other pool.
-        let (most_prompts, most_decoding) = (self.by_prompts.at_most(start.0), self.by_decoding.at_most(start.1));
+        let most_prompts = self.by_prompts.at_most(start.prompts);
+        let most_decoding = self.by_decoding.at_most(start.decoding);
         let needed = |other: f64| {
             let rest = count / rate - 1.0 / other;
             if rate > 0.0 && rest > 0.0 { 1.0 / rest } else { 0.0 }
@@ -123,19 +141,20 @@ impl<'s> TwoPools<'s> {
         self.by_prompts.settle_above(&|at, _| self.prompts.price(at), needed(most_decoding));
         self.by_decoding.settle_above(&|at, _| self.decoding.price(at), needed(most_prompts));
         let (prompts, decoding) = (self.by_prompts.exact_by_falling(), self.by_decoding.exact_by_falling());
-        for (a, own) in prompts {
-            for &(b, other) in &decoding {
+        for (prompts, own) in prompts {
+            for &(decoding, other) in &decoding {
                 if count * rate_of_many_devices(own, other) <= rate {
                     break;
                 }
                 tried += 1;
-                let found = rate_of(self, (a, b));
+                let pair = PoolChips { prompts, decoding };
+                let found = rate_of(self, pair);
                 if found > rate {
-                    (best, rate) = ((a, b), found);
+                    (best, rate) = (pair, found);
                 }
             }
         }
-        (rate > 0.0).then_some((best.0, best.1, rate, tried))
+        (rate > 0.0).then_some(PairOnCluster { chips: best, rate, tried })
     }
 }
 
@@ -146,11 +165,12 @@ impl ServedSpace<'_> {
     pub fn best_pair(&self, chips: &[ServedChip]) -> Option<BestPair> {
         let output = self.question.lengths.mean_output();
         let mut pools = TwoPools::new(self, chips);
-        let (prompts, decoding) = pools.settle_each()?;
+        let chips_of_pools = pools.settle_each()?;
+        let PoolChips { prompts, decoding } = chips_of_pools;
         let many = rate_of_many_devices(pools.by_prompts.at_most(prompts), pools.by_decoding.at_most(decoding));
         let one_kind = pools.settle_one_kind() * output;
-        let found = pools.settle_cluster(self.question.devices, (prompts, decoding));
-        let cluster = found.and_then(|(prompts, decoding, rate, tried)| {
+        let found = pools.settle_cluster(self.question.devices, chips_of_pools);
+        let cluster = found.and_then(|PairOnCluster { chips: PoolChips { prompts, decoding }, rate, tried }| {
             let side = |at: usize| self.hardware(chips.get(at)?);
             let answer = apart(self.question, side(prompts)?, side(decoding)?);
             Some(ClusterPair { prompts, decoding, tokens_per_second: rate * output, tried, answer })

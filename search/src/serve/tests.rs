@@ -320,7 +320,7 @@ fn bounded_values_have_the_largest_of_brute_force_and_price_few() {
         assert!(a.highest_open_bound() <= largest);
         (priced, all) = (priced + a.priced(), all + count);
         let joined = JoinedValues { join: &|a, b| a * b, needed: &|joint, first| joint / first };
-        let joint = a.settle_joint(&mut b, &joined, (&price, &price_second)).map_or(0.0, |at| first[at] * second[at]);
+        let joint = a.settle_joint(&mut b, &joined, &price, &price_second).map_or(0.0, |at| first[at] * second[at]);
         assert_eq!(joint, most(&mut first.iter().zip(&second).map(|(a, b)| a * b)));
         priced += b.priced();
         all += count;

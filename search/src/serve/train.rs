@@ -78,7 +78,7 @@ impl ServedSpace<'_> {
         let join = |serve: f64, train: f64| train.powf(weight) * serve.powf(1.0 - weight);
         let needed = |mean: f64, serve: f64| (mean / serve.powf(1.0 - weight)).powf(1.0 / weight);
         let joined = JoinedValues { join: &join, needed: &needed };
-        let chip = serving.settle_joint(&mut training, &joined, (&serve, &train))?;
+        let chip = serving.settle_joint(&mut training, &joined, &serve, &train)?;
         let open = |at: &usize| serving.exact(*at).is_none() || training.exact(*at).is_none();
         let mean = |at: usize| join(serving.at_most(at), training.at_most(at));
         let open_bound = (0..chips.len()).filter(open).map(mean).fold(0.0, f64::max) / mean(chip);

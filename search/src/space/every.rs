@@ -1,6 +1,7 @@
 //! Numbers and builds every combination of a study's values, within its limits or not, for sweeps.
 
-use super::{ChipFigures, ChipLimits, DesignId, OutsideReason, Space, SpaceKind, phaze_config_of};
+use super::grid::GridChip;
+use super::{CheckedFigures, ChipFigures, ChipLimits, DesignId, OutsideReason, Space, SpaceKind, phaze_config_of};
 use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::hardware::{Accelerator, FieldValue};
 use sim::units::Bytes;
@@ -115,13 +116,13 @@ impl Space {
     pub fn combination_at(&self, number: u64) -> Result<Combination, String> {
         match &self.kind {
             SpaceKind::Grid(grid) => {
-                let (settings, mut chip) = match grid.build_from_values(number) {
+                let GridChip { settings, mut chip } = match grid.build_from_values(number) {
                     Ok(built) => built,
                     Err(super::grid::BuildFailure::Refused(why)) => return Ok(Combination::NoChip(why)),
                     Err(super::grid::BuildFailure::Fault(why)) => return Err(why),
                 };
                 let fabric = grid.fabrics.iter().position(|fabric| *fabric == settings.fabric);
-                let (figures, exceeded) =
+                let CheckedFigures { figures, exceeded } =
                     self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
                 Ok(combination_within(exceeded, CombinationChip { chip, figures, fabric }))
             }
@@ -129,7 +130,8 @@ impl Space {
                 let config = self.phaze_config_at(number);
                 let mut chip = design_accelerator(&config);
                 let limits = ChipLimits { max_area_mm2: None, ..self.limits };
-                let (figures, exceeded) = limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+                let CheckedFigures { figures, exceeded } =
+                    limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
                 let window = (!space.admits_area(&config, figures.area)).then_some(OutsideReason::Area);
                 let why = window.or(exceeded);
                 Ok(combination_within(why, CombinationChip { chip, figures, fabric: Some(0) }))

@@ -2,7 +2,7 @@
 
 use super::dimension::Dimension;
 use super::formula::{DesignValues, Formulas};
-use super::limits::{ChipFigures, ChipLimits, OutsideCounts, OutsideReason};
+use super::limits::{CheckedFigures, ChipFigures, ChipLimits, OutsideCounts, OutsideReason};
 use super::region::{DimensionOrder, Region};
 use rayon::prelude::*;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, HardwareError, fields};
@@ -43,6 +43,12 @@ pub struct FileSettings {
     pub chip: Vec<(String, FieldValue)>,
     /// Fields of the fabric, keys without [`FABRIC`].
     pub fabric: Vec<(String, FieldValue)>,
+}
+
+/// A combination's chip, and the fields that it sets.
+pub(super) struct GridChip {
+    pub settings: FileSettings,
+    pub chip: Accelerator,
 }
 
 /// A space of chips made from a base chip.
@@ -256,12 +262,13 @@ impl Grid {
     /// # Errors
     /// An expression without a value, or a field that no chip has.
     pub(super) fn single_combination(&self, point: usize, limits: &ChipLimits) -> Result<SingleCombination, String> {
-        let (_, mut chip) = match self.build_from_values(point as u64) {
+        let GridChip { mut chip, .. } = match self.build_from_values(point as u64) {
             Ok(found) => found,
             Err(BuildFailure::Fault(why)) => return Err(why),
             Err(BuildFailure::Refused(why)) => return Ok(SingleCombination::Refused(why)),
         };
-        let (figures, exceeded) = limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+        let CheckedFigures { figures, exceeded } =
+            limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
         Ok(exceeded.map_or_else(|| SingleCombination::Chip(Box::new(chip), figures), SingleCombination::Outside))
     }
 
@@ -307,19 +314,20 @@ impl Grid {
     }
 
     fn build_combination(&self, combination: u64, limits: &ChipLimits) -> Result<BuildOutcome, String> {
-        let (settings, mut chip) = match self.build_from_values(combination) {
+        let GridChip { settings, mut chip } = match self.build_from_values(combination) {
             Ok(found) => found,
             Err(BuildFailure::Fault(why)) => return Err(why),
             Err(BuildFailure::Refused(why)) => return Ok(BuildOutcome::Refused(why)),
         };
-        let (figures, exceeded) = limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+        let CheckedFigures { figures, exceeded } =
+            limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
         Ok(match exceeded {
             Some(why) => BuildOutcome::Outside(why),
             None => BuildOutcome::Chip(figures, settings.fabric),
         })
     }
 
-    pub(super) fn build_from_values(&self, combination: u64) -> Result<(FileSettings, Accelerator), BuildFailure> {
+    pub(super) fn build_from_values(&self, combination: u64) -> Result<GridChip, BuildFailure> {
         let mut slots = self.formulas.values_of_combination(combination).map_err(BuildFailure::Fault)?;
         let mut document = self.base.clone();
         self.apply_settings(&mut document, &slots, false)?;
@@ -336,7 +344,7 @@ impl Grid {
             }
         }
         chip.name = self.base_name(combination, &chip.name);
-        Ok((self.file_settings(&slots), chip))
+        Ok(GridChip { settings: self.file_settings(&slots), chip })
     }
 
     fn apply_settings(
@@ -401,7 +409,9 @@ impl Grid {
     }
 
     pub(super) fn chip_of_point(&self, point: usize) -> Result<Accelerator, String> {
-        self.build_from_values(self.number_of_point(point)).map(|(_, chip)| chip).map_err(BuildFailure::outside_reason)
+        self.build_from_values(self.number_of_point(point))
+            .map(|built| built.chip)
+            .map_err(BuildFailure::outside_reason)
     }
 
     pub(super) fn fabric_settings(&self, point: usize) -> usize {
@@ -451,7 +461,8 @@ impl Grid {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let with = |dimension: usize, place: usize| {
             let other = places.iter().enumerate().map(|(at, own)| if at == dimension { place } else { *own });
-            let (settings, chip) = self.build_from_values(self.formulas.combination_of_places(other)).ok()?;
+            let GridChip { settings, chip } =
+                self.build_from_values(self.formulas.combination_of_places(other)).ok()?;
             let area = sim::hardware::chip_area(&chip).ok()?.total_area().0;
             let links = settings.fabric.into_iter().filter(|(key, _)| key.ends_with("bandwidth_gb_per_s"));
             Some((area, chip.clock, (chip.tensor, chip.vector, chip.on_chip, links.collect::<Vec<_>>())))
@@ -471,7 +482,7 @@ impl Grid {
     /// The chip's file, at its design clock, and the keys of the fields that the design sets.
     pub(super) fn chip_document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.number_of_point(point);
-        let (settings, chip) = self.build_from_values(combination).map_err(BuildFailure::outside_reason)?;
+        let GridChip { settings, chip } = self.build_from_values(combination).map_err(BuildFailure::outside_reason)?;
         let mut document = self.base.clone();
         let mut keys = Vec::new();
         for (key, value) in settings.chip {

@@ -1,7 +1,7 @@
 //! For a space whose limits leave no chip, finds the tightest value of one limit that still leaves a chip.
 
-use super::grid::{BuildFailure, Grid};
-use super::limits::{ChipFigures, ChipLimit, ChipLimits, OutsideReason};
+use super::grid::{BuildFailure, Grid, GridChip};
+use super::limits::{CheckedFigures, ChipFigures, ChipLimit, ChipLimits, OutsideReason};
 use super::region::Region;
 use super::{Enclosed, Space, SpaceKind};
 use sim::hardware::phaze::design_accelerator;
@@ -72,7 +72,7 @@ impl Space {
             SpaceKind::Phaze(space, spec) => {
                 let configs = space.all_combinations(spec);
                 let own = |mut chip: Accelerator| {
-                    let exceeds = others.lower_clock_and_check(&mut chip).ok()?.1;
+                    let exceeds = others.lower_clock_and_check(&mut chip).ok()?.exceeded;
                     exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten()
                 };
                 // The area window is not applied to the area itself, because its lower end follows its upper end.
@@ -105,12 +105,13 @@ impl Space {
         let mut nearest: Option<Unbuildable> = None;
         for combination in (0..count).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
             let mut chip = match grid.build_from_values(combination) {
-                Ok((_, chip)) => chip,
+                Ok(GridChip { chip, .. }) => chip,
                 Err(BuildFailure::Refused(_)) => continue,
                 Err(BuildFailure::Fault(why)) => return Err(why),
             };
-            let (figures, outside) = self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
-            if !matches!(outside, Some(OutsideReason::Unbuildable(_))) {
+            let CheckedFigures { figures, exceeded } =
+                self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+            if !matches!(exceeded, Some(OutsideReason::Unbuildable(_))) {
                 continue;
             }
             let broken = self.limits.find_unbuildable(&chip, &figures).map_err(|why| why.to_string())?;
@@ -164,8 +165,8 @@ impl Grid {
         others: &ChipLimits,
     ) -> Result<Option<f64>, String> {
         match self.build_from_values(self.first_point(region) as u64) {
-            Ok((_, mut chip)) => {
-                let exceeds = others.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?.1;
+            Ok(GridChip { mut chip, .. }) => {
+                let exceeds = others.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?.exceeded;
                 Ok(exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten())
             }
             Err(BuildFailure::Refused(_)) => Ok(None),

@@ -28,7 +28,7 @@ pub use every::{Combination, CombinationChip, ListedDimension, combination_of_pl
 pub use formula::AREA;
 use grid::LOWERED;
 pub use grid::{FABRIC, FileSettings, Grid, SingleCombination};
-pub use limits::{ChipFigures, ChipLimit, ChipLimits, OutsideCounts, OutsideReason};
+pub use limits::{CheckedFigures, ChipFigures, ChipLimit, ChipLimits, OutsideCounts, OutsideReason, PowerLimit};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
 pub use schema::constants_schema;
@@ -100,8 +100,8 @@ impl Space {
             match (ChipLimits { max_area_mm2: None, ..*limits })
                 .lower_clock_and_check(&mut design_accelerator(&point.config))?
             {
-                (_, Some(why)) => outside.count_reason(why, 1),
-                (of, None) => {
+                CheckedFigures { exceeded: Some(why), .. } => outside.count_reason(why, 1),
+                CheckedFigures { figures: of, exceeded: None } => {
                     figures.push(of);
                     kept.push(*point);
                 }

@@ -20,7 +20,7 @@ pub(super) fn fastest_of_families(
     let mut found = Vec::new();
     for family in PlanFamily::ALL {
         let known = FamilyPlan::among_listed(job, listed, family);
-        let fastest = known.map_or_else(|| search_that_fits(job, space, family, (fit, watch)), |known| Ok(Some(known)));
+        let fastest = known.map_or_else(|| search_that_fits(job, space, family, fit, watch), |known| Ok(Some(known)));
         found.extend(fastest?);
     }
     Ok(found)
@@ -32,7 +32,8 @@ fn search_that_fits(
     job: &Job<'_>,
     space: &PlanSpace,
     family: PlanFamily,
-    (fit, watch): (Option<f64>, PlanWatch<'_>),
+    fit: Option<f64>,
+    watch: PlanWatch<'_>,
 ) -> Result<Option<FamilyPlan>, Failure> {
     let mut job = *job;
     loop {

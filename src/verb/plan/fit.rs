@@ -44,6 +44,12 @@ pub(super) struct FitSearch<'a> {
 /// Number of plans from the scout, whose margin the search starts with.
 const SCOUTED: usize = 10;
 
+/// A margin that no plan leaves free, with the answer of its search.
+pub(super) struct EmptyMargin {
+    margin: Bytes,
+    answer: PlanAnswer,
+}
+
 impl FitSearch<'_> {
     /// Searches the fastest plans that fit with the requested chance. The search starts with the margin of the fastest
     /// plans of a simple kind, because the margin of plans found without one would cost a further search. Returns the
@@ -64,7 +70,7 @@ impl FitSearch<'_> {
                 return self.keep_margin(loaded, answer, None);
             }
             loaded.set_headroom(free);
-            empty = answer.stopped.is_none().then_some((margin, answer));
+            empty = answer.stopped.is_none().then_some(EmptyMargin { margin, answer });
         }
         let job = loaded.planner_job(self.question);
         let mut answer = search_space(self.arguments, &job, space, self.limit, self.progress)?;
@@ -94,13 +100,13 @@ impl FitSearch<'_> {
     }
 
     /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
-    /// that of the listed plan with the widest errors, so it may exclude a plan with narrower errors. `empty` is a
-    /// margin that no plan leaves free, with its answer. Returns the reason too if no plan is left.
+    /// that of the listed plan with the widest errors, so it may exclude a plan with narrower errors. Returns the reason
+    /// too if no plan is left.
     pub(super) fn keep_margin(
         &self,
         loaded: &mut LoadedJob,
         mut answer: PlanAnswer,
-        empty: Option<(Bytes, PlanAnswer)>,
+        empty: Option<EmptyMargin>,
     ) -> Result<(PlanAnswer, Option<String>), Failure> {
         let Some(asked) = self.question.software.fit.filter(|chance| *chance > NO_MARGIN) else {
             return Ok((answer, None));
@@ -127,12 +133,12 @@ impl FitSearch<'_> {
                 best: answer.best.iter().filter(|ranked| !risky(ranked)).cloned().collect(),
                 ..answer.clone()
             };
-            if let Some((least, empty)) = empty.as_ref().filter(|(least, _)| margin >= *least) {
+            if let Some(empty) = empty.as_ref().filter(|empty| margin >= empty.margin) {
                 if !safe.best.is_empty() {
                     return Ok((safe, None));
                 }
-                loaded.leave_free(*least, self.techniques.clone());
-                return Ok((empty.clone(), refused));
+                loaded.leave_free(empty.margin, self.techniques.clone());
+                return Ok((empty.answer.clone(), refused));
             }
             let free = job.headroom;
             loaded.leave_free(margin, self.techniques.clone());
@@ -171,7 +177,7 @@ impl FitSearch<'_> {
 
     fn search(&self, loaded: &mut LoadedJob) -> Result<PlanAnswer, Failure> {
         let Self { call, arguments, question, asked, limit, progress, .. } = *self;
-        let settled = search_with_fractions(call, (arguments, question), loaded, asked, limit)?;
+        let settled = search_with_fractions(call, arguments, question, loaded, asked, limit)?;
         let job = loaded.planner_job(question);
         let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, &loaded.cluster, asked);
         settled.map_or_else(|| search_space(arguments, &job, &space, limit, progress), Ok)

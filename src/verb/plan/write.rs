@@ -83,7 +83,7 @@ pub fn write_first_expressible(
     let all: Vec<EmittedPlan> = plans
         .iter()
         .enumerate()
-        .map(|(i, ranked)| write_plan(framework, (job, numerics), &ranked.plan, mappings.get(i)))
+        .map(|(i, ranked)| write_plan(framework, job, numerics, &ranked.plan, mappings.get(i)))
         .collect::<Result<_, _>>()?;
     let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
     let whole = all.iter().position(|written| written.lacking.is_empty());
@@ -144,7 +144,8 @@ fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
 
 fn write_plan(
     framework: EmitTarget,
-    (job, numerics): (&Job<'_>, ModelNumerics),
+    job: &Job<'_>,
+    numerics: ModelNumerics,
     plan: &TrainingPlan,
     mapping: Option<&RankMappingRecord>,
 ) -> Result<EmittedPlan, Failure> {

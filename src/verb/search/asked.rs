@@ -145,7 +145,7 @@ impl StudyOverrides {
                 "correct it, or leave it out",
             ));
         }
-        if self.objective.is_none_or(|objective| objective.0 != Objective::PerDollar) {
+        if self.objective.is_none_or(|objective| !objective.0.pays_dollars()) {
             return Err(failure::option_failure(
                 flag,
                 value,
@@ -177,41 +177,49 @@ impl StudyOverrides {
         Some(format!("{flag}: {of}"))
     }
 
-    /// Fixes the dimensions that flags set.
-    fn fix_dimensions(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        let mut fixed: Vec<(String, String, FieldValue)> = Vec::new();
+    /// Returns the dimensions that flags set.
+    fn fixed_dimensions(&self) -> Result<Vec<FixedDimension>, Failure> {
+        let mut fixed: Vec<FixedDimension> = Vec::new();
         for text in &self.set {
             let wrong = || {
                 failure::option_failure("--set", text, "is no KEY=VALUE", "write --set tensor.cores=4, for instance")
             };
             let (key, value) = text.split_once('=').ok_or_else(wrong)?;
-            if let Some((before, ..)) = fixed.iter().find(|(_, known, _)| known == key.trim()) {
-                return Err(failure::option_failure(
-                    "--set",
-                    text,
-                    format!("{} is given already ({before})", key.trim()),
-                    "give each key once",
-                ));
+            let (key, value) = (key.trim(), value.trim());
+            if let Some(before) = fixed.iter().find(|known| known.key == key) {
+                let limit = format!("{key} is given already ({})", before.flag);
+                return Err(failure::option_failure("--set", text, limit, "give each key once"));
             }
-            let setting = parse_setting(value.trim());
-            if value.trim().is_empty() || setting.number().is_some_and(|number| !number.is_finite()) {
-                let limit = if value.trim().is_empty() { "has no value" } else { "must be finite" };
-                return Err(failure::option_failure("--set", text, limit, format!("write --set {}=VALUE", key.trim())));
+            let setting = parse_setting(value);
+            if value.is_empty() || setting.number().is_some_and(|number| !number.is_finite()) {
+                let limit = if value.is_empty() { "has no value" } else { "must be finite" };
+                return Err(failure::option_failure("--set", text, limit, format!("write --set {key}=VALUE")));
             }
-            fixed.push((format!("--set {text}"), key.trim().to_owned(), setting));
+            fixed.push(FixedDimension { flag: format!("--set {text}"), key: key.to_owned(), value: setting });
         }
         if let Some(node) = &self.node {
-            let (flag, node) = (format!("--node {node}"), FieldValue::Word(node.to_lowercase()));
-            fixed.extend(["area.node", "energy.node"].map(|key| (flag.clone(), key.to_owned(), node.clone())));
+            let (flag, value) = (format!("--node {node}"), FieldValue::Word(node.to_lowercase()));
+            fixed.extend(["area.node", "energy.node"].map(|key| FixedDimension {
+                flag: flag.clone(),
+                key: key.to_owned(),
+                value: value.clone(),
+            }));
         }
         if let Some(stacks) = self.hbm_stacks {
-            fixed.push((format!("--hbm-stacks {stacks}"), "hbm_stacks".to_owned(), FieldValue::Number(stacks.into())));
+            let (flag, value) = (format!("--hbm-stacks {stacks}"), FieldValue::Number(stacks.into()));
+            fixed.push(FixedDimension { flag, key: "hbm_stacks".to_owned(), value });
         }
+        Ok(fixed)
+    }
+
+    /// Fixes the dimensions that flags set.
+    fn fix_dimensions(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        let fixed = self.fixed_dimensions()?;
         let spec = match &mut study.space.chips {
             Chips::Grid(spec) => spec,
             Chips::Phaze(_) => match fixed.first() {
                 None => return Ok(()),
-                Some((flag, ..)) => {
+                Some(FixedDimension { flag, .. }) => {
                     let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
                     return Err(failure::option_failure(
                         flag,
@@ -222,8 +230,9 @@ impl StudyOverrides {
                 }
             },
         };
-        for (flag, key, value) in fixed {
-            check_looked_up(&spec.dimensions, name, (&flag, &key, &value))?;
+        for dimension in fixed {
+            check_looked_up(&spec.dimensions, name, &dimension)?;
+            let FixedDimension { flag, key, value } = dimension;
             let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
@@ -260,16 +269,15 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
             "leave --front out, or search without --robust",
         ));
     }
-    let what = match aim.objective {
-        _ if aim.pays_energy() => "per-dollar with --years",
-        Objective::EnergyPerToken => "energy-per-token",
-        _ => return Ok(()),
-    };
+    if !aim.counts_energy() {
+        return Ok(());
+    }
+    let paid = if aim.pays_energy() { " with --years" } else { "" };
     let cure = "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
     Err(failure::option_failure(
         "--robust",
         "",
-        format!("the objective is {what}, and intervals are known of a step's time, not of its energy"),
+        format!("the objective is {}{paid}, and intervals are known of a step's time, not of its energy", aim.objective),
         cure,
     ))
 }
@@ -290,15 +298,20 @@ pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
     }
 }
 
+/// A dimension that a flag sets.
+struct FixedDimension {
+    /// The flag with its value.
+    flag: String,
+    key: String,
+    value: FieldValue,
+}
+
 /// Refuses a value of a dimension if another dimension is looked up by it and has no entry for the value.
-fn check_looked_up(
-    dimensions: &[Dimension],
-    study: &str,
-    (flag, key, value): (&str, &str, &FieldValue),
-) -> Result<(), Failure> {
+fn check_looked_up(dimensions: &[Dimension], study: &str, fixed: &FixedDimension) -> Result<(), Failure> {
+    let FixedDimension { flag, key, value } = fixed;
     for of in dimensions {
         let Values::LookedUp(looked) = &of.values else { continue };
-        if looked.by == key && !looked.has_value_for(value) {
+        if looked.by == *key && !looked.has_value_for(value) {
             let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
             let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
             return Err(failure::option_failure(

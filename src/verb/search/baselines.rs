@@ -70,7 +70,7 @@ pub fn compare_with_baselines(
         }
     }
     // In parallel with one entry per task, because each entry is a search for a plan.
-    let on_same_fabric = |of: &Baseline<'_>| planned_entry(question, of, (&prepared, &job));
+    let on_same_fabric = |of: &Baseline<'_>| planned_entry(question, of, &prepared, &job);
     entries.extend(beside.par_iter().with_max_len(1).map(on_same_fabric).collect::<Result<Vec<_>, _>>()?);
     entries.extend(expert_entry(question)?);
     let as_sold = |chip: &Accelerator| as_sold_entry(question, chip);
@@ -120,7 +120,8 @@ fn other_form_of(chip: &Accelerator, own: EfficiencyChoice) -> (Accelerator, Chi
 pub(super) fn planned_entry(
     question: &SearchQuestion,
     of: &Baseline<'_>,
-    (prepared, job): (&PreparedJob<'_>, &Job<'_>),
+    prepared: &PreparedJob<'_>,
+    job: &Job<'_>,
 ) -> Result<ComparisonEntry, Failure> {
     let job = Job { chip: of.chip, ..*job };
     let mut entry = conversion::best_plan_entry(&of.label, &job, &best_plan(prepared, of.chip)).or_other()?;
@@ -161,7 +162,7 @@ fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<Compar
     }
     let prepared = PreparedJob::new(job, &choices).or_input()?;
     let of = Baseline { label: label.clone(), chip, efficiency, standing: Some(BaselineStanding::AsSold) };
-    planned_entry(question, &of, (&prepared, &job))
+    planned_entry(question, &of, &prepared, &job)
 }
 
 /// Returns the entry of PHAZE's reference under an expert's placement; `None` if the question has no such placement.
@@ -180,7 +181,7 @@ fn expert_entry(question: &SearchQuestion) -> Result<Option<ComparisonEntry>, Fa
             let job = plan.job(question, &plan.fabric);
             let prepared = PreparedJob::new(job, &plan.plans).or_input()?;
             let of = Baseline { label, chip: reference, efficiency, standing: None };
-            let entry = planned_entry(question, &of, (&prepared, &job))?;
+            let entry = planned_entry(question, &of, &prepared, &job)?;
             let counted =
                 entry.counting_sequences(question.study.cluster.global_batch_sequences.into(), plan.sequences);
             let note = Some(plan.note).filter(|note| !note.is_empty());

@@ -33,7 +33,7 @@ pub fn split_gain(
     let on = |chip: &Accelerator, fabric| {
         let job = question.reference_job(fabric);
         let of = Baseline { label: String::new(), chip, efficiency: own_efficiency(chip), standing: None };
-        planned_entry(question, &of, (&prepare_job(question, &job)?, &job)).map(|entry| entry.throughput_tokens_per_s)
+        planned_entry(question, &of, &prepare_job(question, &job)?, &job).map(|entry| entry.throughput_tokens_per_s)
     };
     let rates = [
         ("software and plans", on(reference, &own_fabric)?),
@@ -66,9 +66,5 @@ fn best_rate(entries: &[ComparisonEntry]) -> Option<f64> {
 
 /// Returns the factor by which the first entry is better by the objective; `None` if an entry has no value.
 fn lead(objective: Objective, first: &ComparisonEntry, other: &ComparisonEntry) -> Option<f64> {
-    let (first, other) = (first.objective_value?, other.objective_value?);
-    Some(match objective {
-        Objective::StepTime | Objective::EnergyPerToken => other / first,
-        _ => first / other,
-    })
+    Some(objective.lead(first.objective_value?, other.objective_value?))
 }

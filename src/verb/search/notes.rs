@@ -1,12 +1,13 @@
 //! Notes for a reader of the best design, beside its figures.
 
+use super::PlannedModel;
 use super::question::SearchQuestion;
 use results::run::record::Certificate;
 use results::store::design::DesignRow;
 
 use search::objective::Objective;
-use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
-use search::space::DesignId;
+use search::planner::{Job, PlanSpace, search_plans};
+use search::space::{DesignId, PowerLimit};
 use sim::hardware::{lower_clock, lowest_clock, sustained_power};
 use sim::units::{Hertz, SquareMillimeters, Watts};
 
@@ -17,7 +18,8 @@ const USED: f64 = 0.95;
 pub(super) fn notes_on_best(
     question: &SearchQuestion,
     id: DesignId,
-    (row, complete): (&DesignRow, bool),
+    row: &DesignRow,
+    complete: bool,
 ) -> Vec<String> {
     let notes = [
         note_on_unused_area(question, row, complete),
@@ -43,9 +45,9 @@ fn note_on_lowered_clock(question: &SearchQuestion, id: DesignId, row: &DesignRo
     let chip = question.space.chip_of_design(id).ok()?;
     let lowered = chip.lowered?;
     let limits = question.space.limits();
-    let (most, cooled) = limits.power_limit(&chip.constants, SquareMillimeters(row.area_mm2))?;
+    let PowerLimit { most, by_cooling } = limits.power_limit(&chip, SquareMillimeters(row.area_mm2))?;
     let watts = if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) };
-    let why = match (limits.lower_to_w == Some(most.0), cooled) {
+    let why = match (limits.lower_to_w == Some(most.0), by_cooling) {
         (true, _) => "where it is best".to_owned(),
         (false, true) => format!(
             "at a higher clock the heaviest load takes more than {watts} W, which is what its dies can be cooled at"
@@ -121,28 +123,25 @@ pub(super) struct SlowerClock {
 
 /// The lower clock at which a chip takes least energy, or is fastest per watt, under the plans of its models, each with
 /// its share among them.
-pub(super) fn find_slower_clock(objective: Objective, models: &[(Job<'_>, &RankedPlan, f64)]) -> Option<SlowerClock> {
+pub(super) fn find_slower_clock(objective: Objective, models: &[PlannedModel<'_>]) -> Option<SlowerClock> {
     /// Clocks from the lowest to the chip's own.
     const STEPS: u32 = 20;
-    if !matches!(objective, Objective::EnergyPerToken | Objective::PerWatt) {
+    if !objective.saves_power() {
         return None;
     }
-    let (own, ..) = models.first()?;
+    let own = &models.first()?.job;
     let power_at = |clock: Hertz| sustained_power(&lower_clock(own.chip, clock)).peak_power();
     let cost_of = |job: &Job<'_>, plan: &PlanSpace, clock: Hertz| {
         let chip = lower_clock(job.chip, clock);
         let answer = search_plans(&Job { chip: &chip, ..*job }, plan, 1).ok()?;
         let found = answer.best.first()?;
-        match objective {
-            Objective::EnergyPerToken => Some(found.energy.0),
-            Objective::PerWatt => Some(found.time.total.0 * power_at(clock).0),
-            _ => None,
-        }
+        let energy = objective.minimises_energy();
+        Some(if energy { found.energy.0 } else { found.time.total.0 * power_at(clock).0 })
     };
     let cost_at = |clock: Hertz| {
         let costs = models
             .iter()
-            .map(|(job, ranked, share)| Some(cost_of(job, &PlanSpace::of_plan(&ranked.plan), clock)?.powf(*share)));
+            .map(|of| Some(cost_of(&of.job, &PlanSpace::of_plan(&of.ranked.plan), clock)?.powf(of.share)));
         costs.product::<Option<f64>>()
     };
     // A chip may run at a part of the clock that it is designed for, lowered or not.
@@ -165,12 +164,10 @@ pub(super) fn find_slower_clock(objective: Objective, models: &[(Job<'_>, &Ranke
 /// lower one still.
 pub(super) fn notes_on_slower_clocks(
     question: &SearchQuestion,
-    models: &[(Job<'_>, &RankedPlan, f64)],
+    models: &[PlannedModel<'_>],
 ) -> impl Iterator<Item = String> {
-    let unit = match question.aim.objective {
-        Objective::EnergyPerToken => "energy",
-        _ => "watts per token and second",
-    };
+    let energy = question.aim.objective.minimises_energy();
+    let unit = if energy { "energy" } else { "watts per token and second" };
     let lowered = question.space.limits().lower_to_w.map(|watts| {
         format!(
             "The clock is a choice here: every chip runs at the highest clock that its limits and {watts:.0} W allow, \

@@ -59,8 +59,8 @@ pub fn run_part(arguments: &SearchArguments, call: &Call) -> Result<(), Failure>
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
     match (arguments.in_parts.shard, &arguments.in_parts.slurm) {
-        (Some(shard), _) => part_answer(call, arguments, (&question, digest), shard),
-        (None, options) => submit_parts(call, arguments, (&question, &digest), options.as_deref().unwrap_or_default()),
+        (Some(shard), _) => part_answer(call, arguments, &question, digest, shard),
+        (None, options) => submit_parts(call, arguments, &question, &digest, options.as_deref().unwrap_or_default()),
     }
 }
 
@@ -72,10 +72,11 @@ fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) 
 fn submit_parts(
     call: &Call,
     arguments: &SearchArguments,
-    (question, digest): (&SearchQuestion, &str),
+    question: &SearchQuestion,
+    digest: &str,
     options: &[String],
 ) -> Result<(), Failure> {
-    let out = run_path(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (question, digest))?;
+    let out = run_path(arguments.out.as_deref(), &arguments.posed, arguments.seed, question, digest)?;
     let share = slurm::parts_directory(&out).join(BEST).display().to_string();
     let words = vec!["--seed".to_owned(), arguments.seed.to_string(), "--share".to_owned(), share];
     let state =
@@ -132,7 +133,8 @@ fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFact
 fn part_answer(
     call: &Call,
     arguments: &SearchArguments,
-    (question, digest): (&SearchQuestion, String),
+    question: &SearchQuestion,
+    digest: String,
     shard: Shard,
 ) -> Result<(), Failure> {
     let usual = || {
@@ -224,7 +226,7 @@ pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, format: For
             "the parts answer a question that means something else by now: {cure}"
         )));
     }
-    let claim = claim_run_directory(Some(out), (&SearchRequest::default(), seed), (&question, &digest))?;
+    let claim = claim_run_directory(Some(out), &SearchRequest::default(), seed, &question, &digest)?;
     let times = BTreeMap::from([("parts".to_owned(), parts.seconds)]);
     prepare_and_search(&question, |searched, search| {
         let unfit = |why| failure::input_failure(format!("the parts do not fit together: {why}; search them again"));

@@ -10,7 +10,7 @@ use results::run::record::{SearchRecord, StudyRecord};
 use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use search::design::Aim;
-use search::objective::{FrontAxis, Objective};
+use search::objective::FrontAxis;
 use search::planner::Job;
 use search::space::{Chips, EfficiencyChoice, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
@@ -95,7 +95,7 @@ impl SearchQuestion {
             let cluster = &mut study.cluster;
             cluster.devices = work.devices.unwrap_or(cluster.devices);
             cluster.global_batch_sequences = work.global_batch_sequences.unwrap_or(cluster.global_batch_sequences);
-            Self::read_model((&asked, request), name.clone(), study, work)
+            Self::read_model(&asked, request, name.clone(), study, work)
         });
         let Some(first) = questions.next() else { return Err(failure::file_failure(&name, "no model", "")) };
         Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
@@ -122,7 +122,8 @@ impl SearchQuestion {
 
     /// Loads the question of one model.
     fn read_model(
-        (question, request): (&Question, &SearchRequest),
+        question: &Question,
+        request: &SearchRequest,
         name: String,
         mut study: Study,
         work: &WorkloadSpec,
@@ -132,19 +133,7 @@ impl SearchQuestion {
         let model = model.with_further_token_modules(question.mtp_layers.unwrap_or(0)).or_input()?;
         let model = with_documents(model, &work.documents)?;
         let of = |key: &str| place_in_study(&name, key);
-        let stack = input::read_stack(&study.plan.stack, &question.software.stack_options, files).map_err(|e| {
-            if request.stack.is_some() {
-                e.with_context("--stack".to_owned())
-            } else {
-                e.with_context(of("plan.stack"))
-            }
-        })?;
-        let narrowed = study.plan.choices.narrow_to(&stack).map_err(|why| {
-            failure::file_failure(Study::place(&name, &format!("plan.{why}")), format!("plan.{why}"), "")
-        })?;
-        if let Some(change) = narrowed {
-            tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
-        }
+        let stack = read_stack_of_study(question, request, &name, &mut study)?;
         let reference = reference_chip(&study, files).map_err(|e| e.with_context(of(reference_key(&study))))?;
         let ideal = study.space.limits.ideal_form(&reference);
         let aim = aim_of(question, &study);
@@ -157,11 +146,11 @@ impl SearchQuestion {
         };
         let cluster = interop::load_fabric_for_name(&study.cluster.fabric, base, files).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
-        let space = design_space((&name, asked), (&study, files), &reference, base)?;
+        let space = design_space(&name, asked, &study, files, &reference, base)?;
         if space.is_empty() {
             return Err(nothing_within_limits(&name, asked, &space));
         }
-        let fabrics = space_fabrics((&name, files), &study, &space, base, &fabric)?;
+        let fabrics = space_fabrics(&name, files, &study, &space, base, &fabric)?;
         let sequence_length = work.sequence_length.unwrap_or(model.max_sequence);
         // The length is checked here, because a length at which the model cannot be trained is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
@@ -457,11 +446,34 @@ fn reference_key(study: &Study) -> &'static str {
     }
 }
 
+/// Reads the stack of a study, and narrows the study's choices to those that it runs. Warns of what is left out.
+fn read_stack_of_study(
+    question: &Question,
+    request: &SearchRequest,
+    name: &str,
+    study: &mut Study,
+) -> Result<SoftwareStack, Failure> {
+    let options = &question.software.stack_options;
+    let stack = input::read_stack(&study.plan.stack, options, &question.files).map_err(|e| {
+        e.with_context(match request.stack.is_some() {
+            true => "--stack".to_owned(),
+            false => place_in_study(name, "plan.stack"),
+        })
+    })?;
+    let narrowed = study.plan.choices.narrow_to(&stack).map_err(|why| {
+        failure::file_failure(Study::place(name, &format!("plan.{why}")), format!("plan.{why}"), "")
+    })?;
+    if let Some(change) = narrowed {
+        tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
+    }
+    Ok(stack)
+}
+
 /// Fails if cost matters and PHAZE's chips have several HBM capacities. The capacities change only the price, and are
 /// searched as one.
 fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
-    let dollars = aim.objective == Objective::PerDollar
+    let dollars = aim.objective.pays_dollars()
         || aim.axes.contains(FrontAxis::Cost)
         || study.space.limits.max_cost_usd.is_some();
     if !dollars || grid.hbm_gib.len() < 2 {
@@ -491,8 +503,10 @@ fn name_for_fabric<'a>(study: &'a Study, reference: &'a Accelerator, files: &Fil
 }
 
 fn design_space(
-    (name, asked): (&str, &StudyOverrides),
-    (study, files): (&Study, &Files),
+    name: &str,
+    asked: &StudyOverrides,
+    study: &Study,
+    files: &Files,
     reference: &Accelerator,
     base: &str,
 ) -> Result<Space, Failure> {
@@ -552,7 +566,8 @@ pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, 
 
 /// Builds the space's fabrics, cut to the study's devices.
 fn space_fabrics(
-    (name, files): (&str, &Files),
+    name: &str,
+    files: &Files,
     study: &Study,
     space: &Space,
     base: &str,
@@ -562,7 +577,7 @@ fn space_fabrics(
         if settings.is_empty() {
             return Ok(own.clone());
         }
-        let document = set_fabric((&study.cluster.fabric, files), base, &settings)
+        let document = set_fabric(&study.cluster.fabric, files, base, &settings)
             .map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
         let words =
             || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
@@ -577,7 +592,8 @@ fn space_fabrics(
 
 /// Reads a fabric's file and sets fields.
 fn set_fabric(
-    (fabric, files): (&str, &Files),
+    fabric: &str,
+    files: &Files,
     base: &str,
     settings: &[(String, FieldValue)],
 ) -> Result<FabricDocument, String> {
@@ -601,7 +617,7 @@ impl SearchQuestion {
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = name_for_fabric(&self.study, &self.reference, &self.asked.files);
         // Fabrics from other programs' files are given by their path again.
-        let Ok(mut document) = set_fabric((&self.study.cluster.fabric, &self.asked.files), base, &settings) else {
+        let Ok(mut document) = set_fabric(&self.study.cluster.fabric, &self.asked.files, base, &settings) else {
             return Ok(None);
         };
         document.set_name(&self.fabric.name);

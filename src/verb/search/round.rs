@@ -15,7 +15,6 @@ use results::run::claim::DirectoryClaim;
 use results::run::conversion::SearchedModelSet;
 use results::run::progress::ProgressTable;
 use search::design::{DecisionEffort, DesignAnswer, DesignSearch, DesignWatch};
-use search::objective::Objective;
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,37 +38,46 @@ pub(super) struct SearchRound<'a> {
     pub(super) start: Instant,
 }
 
-/// An answer and its question, whose chips may run at lower clocks than the call asked for.
-struct AnsweredQuestion {
-    question: SearchQuestion,
+/// An answer, and how its bounds grew together.
+struct SearchedDesigns {
     answer: DesignAnswer,
-    /// How the bounds grew together.
     grown: ProgressTable,
-    /// The value of the best design, minimised; infinite without one.
-    value: f64,
-    /// Power of the best design in W.
-    power: Option<f64>,
-    /// Power of the best design in W at the clock at which its own plans cost least, if that is a lower one.
+}
+
+/// Power of a best design in W.
+struct BestPower {
+    power: f64,
+    /// Its power at the clock at which its own plans cost least, if that is a lower one.
     slower: Option<f64>,
 }
 
+/// An answer and its question, whose chips may run at lower clocks than the call asked for.
+struct AnsweredQuestion {
+    question: SearchQuestion,
+    found: SearchedDesigns,
+    /// The value of the best design, minimised; infinite without one.
+    value: f64,
+    /// `None` without a best design.
+    power: Option<BestPower>,
+}
+
 impl AnsweredQuestion {
-    fn new(
-        question: SearchQuestion,
-        (answer, grown): (DesignAnswer, ProgressTable),
-        figures: Option<(f64, Option<f64>)>,
-    ) -> Self {
+    fn new(question: SearchQuestion, found: SearchedDesigns, power: Option<BestPower>) -> Self {
+        let answer = &found.answer;
         let value = answer.best.map_or(f64::INFINITY, |best| answer.value_of_design(best));
-        let (power, slower) = figures.unzip();
-        Self { question, answer, grown, value, power, slower: slower.flatten() }
+        Self { question, found, value, power }
+    }
+
+    /// Power of the best design in W.
+    fn best_power(&self) -> Option<f64> {
+        self.power.as_ref().map(|power| power.power)
     }
 }
 
 /// True if energy counts, and one design is asked for. A front is of chips of all sizes, each at its own highest clock.
 fn chooses_clock(question: &SearchQuestion) -> bool {
     let aim = question.aim;
-    let counts_energy = matches!(aim.objective, Objective::EnergyPerToken | Objective::PerWatt) || aim.pays_energy();
-    counts_energy && aim.axes.named_axes().count() == 0
+    (aim.objective.saves_power() || aim.pays_energy()) && aim.axes.named_axes().count() == 0
 }
 
 impl SearchRound<'_> {
@@ -82,17 +90,17 @@ impl SearchRound<'_> {
         let chooses = chooses_clock(&question);
         let first = prepare_and_search(&question, |searched, search| {
             let prepared = self.start.elapsed().as_secs_f64();
-            let (answer, grown) = self.search_designs(&question, (searched, search))?;
+            let found = self.search_designs(&question, searched, search)?;
             if chooses {
-                return Ok(Some((figures_of_best(&question, searched, &answer), answer, grown, prepared)));
+                return Ok(Some((power_of_best(&question, searched, &found.answer), found, prepared)));
             }
-            self.write_answer((&question, searched, search), (&answer, &grown), prepared)?;
+            self.write_answer(&question, searched, search, &found, prepared)?;
             Ok(None)
         })?;
-        let Some((figures, answer, grown, prepared)) = first else { return Ok(()) };
-        let best = self.descend(AnsweredQuestion::new(question, (answer, grown), figures));
+        let Some((power, found, prepared)) = first else { return Ok(()) };
+        let best = self.descend(AnsweredQuestion::new(question, found, power));
         prepare_and_search(&best.question, |searched, search| {
-            self.write_answer((&best.question, searched, search), (&best.answer, &best.grown), prepared)
+            self.write_answer(&best.question, searched, search, &best.found, prepared)
         })
     }
 
@@ -104,17 +112,17 @@ impl SearchRound<'_> {
             let lowered = SearchQuestion::load_again(asked.clone()).ok()?;
             // Rounding must not leave the chip outside that takes just so much.
             let question = lowered.with_clocks_lowered_to(Some(watts * (1.0 + 1e-9)), &self.arguments.posed).ok()?;
-            let (figures, answer, grown) = prepare_and_search(&question, |searched, search| {
-                let (answer, grown) = self.search_designs(&question, (searched, search))?;
-                Ok((figures_of_best(&question, searched, &answer), answer, grown))
+            let (power, found) = prepare_and_search(&question, |searched, search| {
+                let found = self.search_designs(&question, searched, search)?;
+                Ok((power_of_best(&question, searched, &found.answer), found))
             })
             .ok()?;
-            Some(AnsweredQuestion::new(question, (answer, grown), figures))
+            Some(AnsweredQuestion::new(question, found, power))
         };
-        let (mut rung, mut misses, mut best) = (first.power, 0, first);
+        let (mut rung, mut misses, mut best) = (first.best_power(), 0, first);
         while let Some(power) = rung.filter(|_| misses < MOST_MISSES && !self.limit.is_reached()) {
             let Some(found) = search_within(power / RUNG) else { break };
-            rung = found.power.map(|own| own.min(power / RUNG));
+            rung = found.best_power().map(|own| own.min(power / RUNG));
             if found.value < best.value {
                 (best, misses) = (found, 0);
             } else {
@@ -124,11 +132,12 @@ impl SearchRound<'_> {
         // Half and a quarter of a rung to either side: another chip or plan may be the best there.
         for part in [-0.5, 0.5, -0.25, 0.25] {
             let side = RUNG.powf(part);
-            let Some(power) = best.power.filter(|_| !self.limit.is_reached()) else { break };
+            let Some(power) = best.best_power().filter(|_| !self.limit.is_reached()) else { break };
             best = search_within(power * side).filter(|found| found.value < best.value).unwrap_or(best);
         }
         for _ in 0..MOST_MOVES {
-            let Some(power) = best.slower.filter(|_| !self.limit.is_reached()) else { break };
+            let slower = best.power.as_ref().and_then(|power| power.slower);
+            let Some(power) = slower.filter(|_| !self.limit.is_reached()) else { break };
             let Some(found) = search_within(power).filter(|found| found.value < best.value) else { break };
             best = found;
         }
@@ -138,8 +147,10 @@ impl SearchRound<'_> {
     /// Asks how sure an answer is, writes the run directory and prints the report.
     fn write_answer(
         &self,
-        (question, searched, search): (&SearchQuestion, &SearchedModelSet<'_>, &DesignSearch<'_>),
-        (answer, grown): (&DesignAnswer, &ProgressTable),
+        question: &SearchQuestion,
+        searched: &SearchedModelSet<'_>,
+        search: &DesignSearch<'_>,
+        SearchedDesigns { answer, grown }: &SearchedDesigns,
         prepared: f64,
     ) -> Result<(), Failure> {
         let Self { arguments, call, limit, start, .. } = self;
@@ -162,12 +173,12 @@ impl SearchRound<'_> {
         })
     }
 
-    /// The answer of the search, and how its bounds grew together.
     fn search_designs(
         &self,
         question: &SearchQuestion,
-        (searched, search): (&SearchedModelSet<'_>, &DesignSearch<'_>),
-    ) -> Result<(DesignAnswer, ProgressTable), Failure> {
+        searched: &SearchedModelSet<'_>,
+        search: &DesignSearch<'_>,
+    ) -> Result<SearchedDesigns, Failure> {
         let progress = progress::ProgressDisplay::begin_phase(self.call, "bounding chips and planning for the first");
         let (searching, aim) = (Instant::now(), question.aim);
         let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
@@ -203,21 +214,20 @@ impl SearchRound<'_> {
             return Err(within::nothing_within_limits(&question.name, &self.arguments.posed.asked, searched.space));
         }
         grown.finish_with(&answer);
-        Ok((answer, grown))
+        Ok(SearchedDesigns { answer, grown })
     }
 }
 
-/// Power of the best design in W, and at the lower clock at which its own plans cost least, if there is one.
-fn figures_of_best(
+fn power_of_best(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
     answer: &DesignAnswer,
-) -> Option<(f64, Option<f64>)> {
+) -> Option<BestPower> {
     let found = &answer.designs[answer.best?];
     let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { return None };
     let chip = searched.space.chip_of_design(found.id).ok()?;
     let power = sim::hardware::sustained_power(&chip).peak_power().0;
-    let models = models_of_design(question, searched, (found.id, &chip), evaluation)?;
+    let models = models_of_design(question, searched, found.id, &chip, evaluation)?;
     let slower = notes::find_slower_clock(question.aim.objective, &models);
-    Some((power, slower.map(|slower| slower.power.0)))
+    Some(BestPower { power, slower: slower.map(|slower| slower.power.0) })
 }

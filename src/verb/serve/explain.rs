@@ -142,7 +142,8 @@ impl ExplainedRun<'_> {
     /// Returns the row of the best deployment in `answers`, or of the nearest refusal.
     fn explain_answers(
         &self,
-        (chip, named): (String, bool),
+        chip: String,
+        named: bool,
         answers: &[ServingAnswer],
         sides: &[ServingHardware<'_>],
     ) -> ExplainedAlternative {
@@ -150,7 +151,7 @@ impl ExplainedRun<'_> {
         let valued = all.filter_map(|deployment| Some((self.value(deployment, sides)?, deployment)));
         let first = |deployment: &Deployment| deployment.state.time_to_first_token.0;
         match valued.min_by(|a, b| b.0.total_cmp(&a.0).then(first(a.1).total_cmp(&first(b.1)))) {
-            Some((value, deployment)) => self.explain_deployment((chip, named), deployment, Some(value)),
+            Some((value, deployment)) => self.explain_deployment(chip, named, deployment, Some(value)),
             None => {
                 let level = &self.question.level;
                 let why = nearest_refusal(answers, level).map(|refusal| describe_refusal(refusal, level));
@@ -161,7 +162,8 @@ impl ExplainedRun<'_> {
 
     fn explain_deployment(
         &self,
-        (chip, named): (String, bool),
+        chip: String,
+        named: bool,
         deployment: &Deployment,
         value: Option<f64>,
     ) -> ExplainedAlternative {
@@ -193,14 +195,14 @@ impl ExplainedRun<'_> {
         if pools != ServedPools::Apart {
             for side in &all {
                 let answers = [best::together(self.question, *side)];
-                rows.push(self.explain_answers((side.chip.name.clone(), is_named(side)), &answers, &all));
+                rows.push(self.explain_answers(side.chip.name.clone(), is_named(side), &answers, &all));
             }
         }
         if pools != ServedPools::Together {
             for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
                 let answers = [serving::apart::apart(self.question, *a, *b)];
                 let name = format!("prompts {}, decoding {}", a.chip.name, b.chip.name);
-                rows.push(self.explain_answers((name, is_named(a) || is_named(b)), &answers, &all));
+                rows.push(self.explain_answers(name, is_named(a) || is_named(b), &answers, &all));
             }
         }
         sort_by_value(&mut rows);
@@ -218,7 +220,7 @@ impl ExplainedRun<'_> {
             let of = |deployment: &Deployment| {
                 let pools = [Some(&deployment.decode), deployment.prefill.as_ref()];
                 let is_named = pools.into_iter().flatten().any(|pool| is_plan_named(named, &pool.plan));
-                self.explain_deployment((chip.clone(), is_named), deployment, self.value(deployment, &sides))
+                self.explain_deployment(chip.clone(), is_named, deployment, self.value(deployment, &sides))
             };
             let mut rows: Vec<ExplainedAlternative> = answer.deployments.iter().map(of).collect();
             if named != GivenDegrees::default() && rows.iter().all(|row| !row.named) {
@@ -280,16 +282,18 @@ impl ExplainedRun<'_> {
             };
             let is_named = is_plan_named(named, plan);
             let answer = best::together(&ServingQuestion { given: degrees, ..question.clone() }, side);
-            let about = (side.chip.name.clone(), is_named);
+            let chip = side.chip.name.clone();
             match answer.deployments.first() {
-                Some(deployment) => self.explain_deployment(about, deployment, self.value(deployment, &[side])),
+                Some(deployment) => {
+                    self.explain_deployment(chip, is_named, deployment, self.value(deployment, &[side]))
+                }
                 None => {
                     let why = answer.refused.first().map(|refusal| describe_refusal(refusal, &self.question.level));
                     let why = why.unwrap_or_default();
                     // The plan has a column of its own.
                     let own = format!("tp {}, pp {}: ", plan.tensor, plan.pipeline);
                     let why = why.strip_prefix(&own).unwrap_or(&why).to_owned();
-                    refused_alternative(about.0, Some(words_of_degrees(plan)), is_named, why)
+                    refused_alternative(chip, Some(words_of_degrees(plan)), is_named, why)
                 }
             }
         };

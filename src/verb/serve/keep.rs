@@ -20,6 +20,14 @@ pub struct RunKeeper {
     older: Option<ServingRecord>,
 }
 
+/// The answers of a run, its priced points and their fronts.
+#[derive(Debug, Clone, Copy)]
+pub struct ServedAnswers<'a> {
+    pub cases: &'a [ServedCase],
+    pub points: &'a [ServedPoint],
+    pub fronts: &'a [ServedFront],
+}
+
 impl RunKeeper {
     /// Claims a directory, which must be empty or hold an older run of the same question. Nothing of the older run is
     /// lost: if it has predictions of another tool and `beside` is given, both must be of the same file.
@@ -58,9 +66,10 @@ impl RunKeeper {
     pub fn write(
         &self,
         question: &DeploymentQuestion,
-        (cases, points, fronts): (&[ServedCase], &[ServedPoint], &[ServedFront]),
+        ServedAnswers { cases, points, fronts }: ServedAnswers<'_>,
         found: &FoundFiles,
-        (most, times): (usize, BTreeMap<String, f64>),
+        most: usize,
+        times: BTreeMap<String, f64>,
     ) -> Result<Vec<PathBuf>, Failure> {
         let mut cases = cases.to_vec();
         let held = self.older.iter().flat_map(|older| &older.cases).filter_map(|case| case.answer.as_ref());

@@ -119,7 +119,7 @@ impl<'q> LoadedDeployment<'q> {
         let seconds = |limit: Option<f64>| limit.map(|ms| Seconds(ms * 1e-3));
         let level =
             ServiceLevel { time_to_first_token: seconds(case.ttft_ms), time_per_output_token: seconds(case.tpot_ms) };
-        let method = method::read_method(&asked.method, (&self.model, &lengths), self.draft.as_ref())?;
+        let method = method::read_method(&asked.method, &self.model, &lengths, self.draft.as_ref())?;
         method::check_storage(&asked.method, asked.nvme.is_some(), &method)?;
         Ok(ServingQuestion {
             model: &self.model,

@@ -122,7 +122,8 @@ fn technique_of_serving(text: &str) -> Result<Technique, TechniqueError> {
 /// returned.
 pub fn read_method<'a>(
     spec: &MethodSpec,
-    (model, lengths): (&Model, &RequestLengths),
+    model: &Model,
+    lengths: &RequestLengths,
     draft: Option<&'a Model>,
 ) -> Result<ServingMethod<'a>, Failure> {
     let drafter = match draft {
@@ -175,8 +176,10 @@ pub fn check_storage(spec: &MethodSpec, nvme: bool, method: &ServingMethod<'_>) 
 /// chip is among `sides`.
 pub fn record_of_method(
     spec: &MethodSpec,
-    (model, question): (&Model, &ServingQuestion<'_>),
-    (best, sides): (Option<&Deployment>, &[ServingHardware<'_>]),
+    model: &Model,
+    question: &ServingQuestion<'_>,
+    best: Option<&Deployment>,
+    sides: &[ServingHardware<'_>],
 ) -> Option<MethodRecord> {
     let (method, lengths) = (&question.method, &question.lengths);
     let figures = || {

@@ -10,7 +10,7 @@ use results::run::search_run::FoundFiles;
 use search::ask::DeploymentCase;
 use search::serve::figures_of_built_chip;
 use search::space::ChipFigures;
-use serving::best::ReplicaPool;
+use serving::best::{ReplicaPool, ServingQuestion};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub fn price_case(loaded: &LoadedDeployment<'_>, case: &DeploymentCase, call: &C
         method: {
             let best = answers.iter().flat_map(|answer| answer.deployments.first());
             let best = best.max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second));
-            method::record_of_method(&asked.method, (&loaded.model, &question), (best, &sides))
+            method::record_of_method(&asked.method, &loaded.model, &question, best, &sides)
         },
         assumptions: loaded.assumptions(),
         objective: loaded.objective.to_string(),
@@ -74,22 +74,26 @@ pub fn price_case(loaded: &LoadedDeployment<'_>, case: &DeploymentCase, call: &C
         space,
         baselines,
     };
-    let report = ServingReport::of_answers(head, &answers, &question.level, (loaded.objective, &figures));
+    let report = ServingReport::of_answers(head, &answers, &question.level, loaded.objective, &figures);
     let Some(best) = report.choices.first() else {
         return Ok(CaseOutcome::Refused(refusal::nothing_serves(loaded, &question, &answers)));
     };
     refusal::check_value(best, &report.objective)?;
-    // Prompts that are merged from chunks only use the positions of one chunk.
-    if question.lengths.longest() > loaded.model.max_sequence && question.method.merged().is_none() {
+    warn_of_long_requests(loaded, &question);
+    Ok(CaseOutcome::Served(Box::new(PricedCase { report, found: files })))
+}
+
+/// Warns of requests that are longer than the model was made for. Prompts that are merged from chunks only use the
+/// positions of one chunk.
+fn warn_of_long_requests(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_>) {
+    let (longest, positions) = (question.lengths.longest(), loaded.model.max_sequence);
+    if longest > positions && question.method.merged().is_none() {
         tracing::warn!(
-            "requests have up to {} tokens; {} was made for {}: its answers may be worse, its times are those of \
-            the longer requests",
-            question.lengths.longest(),
-            asked.model,
-            loaded.model.max_sequence
+            "requests have up to {longest} tokens; {} was made for {positions}: its answers may be worse, its times \
+            are those of the longer requests",
+            loaded.question().model,
         );
     }
-    Ok(CaseOutcome::Served(Box::new(PricedCase { report, found: files })))
 }
 
 /// Returns the figures of given chips and of those of a space. Chips with undisclosed dies have none.

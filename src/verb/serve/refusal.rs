@@ -49,7 +49,7 @@ pub fn nothing_serves(
             let needs = sides.iter().filter_map(|side| Some((side, nearest_memory(question, *side)?)));
             match needs.min_by(|a, b| a.1.factor().total_cmp(&b.1.factor())) {
                 Some((side, miss)) if miss.factor() > 1.0 => {
-                    lacks_memory(&side.chip.name, &miss, (devices, devices_that_fit(loaded, question)))
+                    lacks_memory(&side.chip.name, &miss, devices, devices_that_fit(loaded, question))
                 }
                 _ => cannot_run(answers, error),
             }
@@ -102,7 +102,7 @@ fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_
 }
 
 /// The failure if the memory of every plan is too small; a plan would fit on `enough` devices.
-fn lacks_memory(chip: &str, miss: &MemoryMiss, (devices, enough): (u32, Option<u32>)) -> Failure {
+fn lacks_memory(chip: &str, miss: &MemoryMiss, devices: u32, enough: Option<u32>) -> Failure {
     let of = |digits: usize| [miss.need, miss.usable].map(|bytes| format_significant(bytes.gib(), digits));
     // Enough digits to tell the two sizes apart.
     let [need, usable] = (4..MOST_DIGITS).map(of).find(|[need, usable]| need != usable).unwrap_or(of(MOST_DIGITS));

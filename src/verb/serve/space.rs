@@ -57,13 +57,13 @@ impl LoadedStudy {
         failure::input_failure(format!("--study {}: {why}", self.name))
     }
 
-    /// Finds the best chip for training and serving.
+    /// Finds the best chip for training and serving. `weight` is the weight of training.
     fn best_for_both(
         &self,
         served: &ServedSpace<'_>,
         chips: &[ServedChip],
         weight: f64,
-    ) -> Result<(String, Option<ChipForBoth>), Failure> {
+    ) -> Result<TrainedAndServed, Failure> {
         if self.study.workloads.is_empty() {
             return Err(failure::input_failure(format!(
                 "--train-weight: study {} has no [[workload]] to train; name one in the study",
@@ -76,7 +76,8 @@ impl LoadedStudy {
         let cluster = &question.study.cluster;
         let tokens = f64::from(cluster.global_batch_sequences) * question.sequence_length as f64;
         let trained = TrainedSpace { prepared: &prepared, tokens_per_chip: tokens / f64::from(cluster.devices) };
-        Ok((question.called.clone(), served.best_for_both(chips, &trained, weight)))
+        let chip = served.best_for_both(chips, &trained, weight);
+        Ok(TrainedAndServed { model: question.called.clone(), weight, chip })
     }
 
     /// Returns the files of the chip of a combination and of its fabric.
@@ -138,13 +139,13 @@ pub fn search_space(
         let chips = served.list_chips().map_err(|why| study.fault(why))?;
         let both = asked.train_weight.map(|weight| study.best_for_both(&served, &chips, weight)).transpose()?;
         let found = match &both {
-            Some((_, both)) => both.as_ref().map(|both| best_of_both(both, chips.len())),
+            Some(both) => both.chip.as_ref().map(|both| best_of_both(both, chips.len())),
             None => served.best_chip(&chips),
         };
         let Some(found) = found else { return Ok(Err(study.fault(nothing_serves(&served, &chips)))) };
         let pair = (asked.pools != ServedPools::Together).then(|| served.best_pair(&chips)).flatten();
         let record = SpaceRecorder { served: &served, chips: &chips, loaded: &study };
-        let mut record = record.record(&found, pair.as_ref(), both.as_ref().zip(asked.train_weight));
+        let mut record = record.record(&found, pair.as_ref(), both.as_ref());
         record.reference = study.price_base_chip(&served);
         let number = chips.get(found.chip).map(|chip| chip.number);
         let mut answers = if asked.pools == ServedPools::Apart { Vec::new() } else { vec![found.answer] };
@@ -184,6 +185,16 @@ fn nothing_serves(served: &ServedSpace<'_>, chips: &[ServedChip]) -> String {
     )
 }
 
+/// The best chip for training a model and for serving.
+struct TrainedAndServed {
+    /// The name of the trained model.
+    model: String,
+    /// The weight of training.
+    weight: f64,
+    /// `None` if no chip does both.
+    chip: Option<ChipForBoth>,
+}
+
 /// Makes the record of a search.
 struct SpaceRecorder<'a> {
     served: &'a ServedSpace<'a>,
@@ -200,7 +211,7 @@ impl SpaceRecorder<'_> {
         &self,
         found: &BestServedChip,
         pair: Option<&BestPair>,
-        both: Option<(&(String, Option<ChipForBoth>), f64)>,
+        both: Option<&TrainedAndServed>,
     ) -> ServedSpaceRecord {
         let together = found.answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
         ServedSpaceRecord {
@@ -212,7 +223,7 @@ impl SpaceRecorder<'_> {
             gap: (found.open_bound / found.value - 1.0).max(0.0),
             best_values: self.values(found.chip),
             apart: pair.map(|pair| self.two_chips(pair, together / f64::from(self.served.question.devices))),
-            both: both.and_then(|((model, both), weight)| Some(self.train_and_serve(model, both.as_ref()?, weight))),
+            both: both.and_then(|of| Some(self.train_and_serve(&of.model, of.chip.as_ref()?, of.weight))),
             reference: None,
         }
     }

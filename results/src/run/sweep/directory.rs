@@ -8,7 +8,7 @@ use crate::run::record::{Certificate, Proof, RECORD, SearchRecord};
 use crate::run::search_run::{self, CHIP, FABRIC, FoundFiles, RunError, SearchRun};
 use crate::store::files::{self, WriteError};
 use crate::store::sums::{self, SUMS};
-use search::objective::{Objective, ValueScale};
+use search::objective::{Objective, ObjectiveKind, ValueScale};
 use search::space::places_of_combination;
 use sim::status::SolveStatus;
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: 
     let count = |fate: CombinationOutcome| summary.fates.get(fate.name()).copied().unwrap_or_default();
     let scale = ValueScale::Alone { devices: cluster.devices, tokens: cluster.sequences * cluster.sequence_tokens };
     let shown = |value: f64| objective.display_value(value, scale).0;
-    let throughput = matches!(objective, Objective::Throughput | Objective::StepTime);
+    let throughput = matches!(objective.kind(), ObjectiveKind::Rate | ObjectiveKind::Time);
     let rate = |value: f64| throughput.then(|| cluster.sequences / value);
     let proven = matches!(status, SolveStatus::Optimal);
     let bound = if proven { summary.value } else { summary.bound };

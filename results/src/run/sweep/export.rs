@@ -17,7 +17,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use search::design::Aim;
-use search::objective::{FrontAxis, Objective};
+use search::objective::FrontAxis;
 use search::pareto::FrontCosts;
 use search::space::{ChipFigures, ListedDimension, places_of_combination};
 use serde::Serialize;
@@ -177,14 +177,14 @@ fn figures_of_design(design: &DesignRow) -> ChipFigures {
 #[must_use]
 pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
     let figures = figures_of_design(design);
-    match aim.objective {
-        Objective::EnergyPerToken => design.energy_per_step_j,
-        Objective::PerDollar if aim.pays_energy() => {
-            let watt = aim.operation.usd_per_watt() / design.devices_used? as f64;
-            Some(figures.cost_usd? * design.step_time_s? + watt * design.energy_per_step_j?)
-        }
-        objective => Some(design.step_time_s? * objective.factor_of_chip(&figures)?),
+    if aim.pays_energy() {
+        let watt = aim.operation.usd_per_watt() / design.devices_used? as f64;
+        return Some(figures.cost_usd? * design.step_time_s? + watt * design.energy_per_step_j?);
     }
+    if aim.objective.minimises_energy() {
+        return design.energy_per_step_j;
+    }
+    Some(design.step_time_s? * aim.objective.factor_of_chip(&figures)?)
 }
 
 /// Summarizes the rows of a store. It writes nothing.

@@ -66,7 +66,9 @@ impl PassLoads {
     pub fn lower_bound_of_split(
         &self,
         split: &ChunkSplit,
-        (layout, schedule, micro_batches): (&Layout, PipelineSchedule, u64),
+        layout: &Layout,
+        schedule: PipelineSchedule,
+        micro_batches: u64,
         mut late: impl FnMut(DeviceHolding) -> f64,
     ) -> f64 {
         let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
@@ -102,7 +104,8 @@ impl PassLoads {
     fn lower_bound_with_ends(
         &self,
         inner: u64,
-        (firsts, ends): (&RangeInclusive<u64>, u64),
+        firsts: &RangeInclusive<u64>,
+        ends: u64,
         plan: &TrainingPlan,
         rest: &mut impl SplitCosts,
     ) -> f64 {
@@ -220,7 +223,7 @@ impl PassLoads {
             let alike = (between.inner, between.longer);
             let least = match known {
                 Some((other, least)) if other == alike => least,
-                _ => known.insert((alike, self.lower_bound_with_ends(between.inner, (&firsts, ends), plan, rest))).1,
+                _ => known.insert((alike, self.lower_bound_with_ends(between.inner, &firsts, ends, plan, rest))).1,
             };
             if least >= limit {
                 continue;
@@ -251,11 +254,7 @@ impl PassLoads {
             .filter_map(|split| self.bound_coarsely(split, plan, limit, rest));
         let mut all = SplitsByBound { waiting: waiting.collect() };
         let least = std::iter::from_fn(|| all.next_below(self, plan, limit, rest)).take(NEAR_TRIED);
-        SplitsByBound {
-            waiting: least
-                .map(|(bound, split)| Reverse(BoundedSplit { bound, fine: true, split, once: 0.0 }))
-                .collect(),
-        }
+        SplitsByBound { waiting: least.map(Reverse).collect() }
     }
 
     /// Bounds a split by its devices' work. `None` if the bound is not below the limit.
@@ -270,7 +269,7 @@ impl PassLoads {
         let first = DeviceHolding::first_device(Arrangement::new(*layout, split, plan.schedule, m).layers_on_device(0));
         let update = rest.update_seconds(first);
         let bound = self
-            .lower_bound_of_split(&split, (layout, plan.schedule, m), |held| rest.late_exchange_seconds(held))
+            .lower_bound_of_split(&split, layout, plan.schedule, m, |held| rest.late_exchange_seconds(held))
             + update;
         if bound >= limit {
             return None;
@@ -297,21 +296,21 @@ pub(crate) struct SplitsByBound {
 }
 
 impl SplitsByBound {
-    /// The next split with its bound in seconds; `None` if no further bound is below `limit`.
+    /// The next split with its fine bound; `None` if no further bound is below `limit`.
     pub fn next_below(
         &mut self,
         loads: &PassLoads,
         plan: &TrainingPlan,
         limit: f64,
         rest: &impl SplitCosts,
-    ) -> Option<(f64, ChunkSplit)> {
+    ) -> Option<BoundedSplit> {
         loop {
             let Reverse(least) = self.waiting.pop()?;
             if least.bound >= limit {
                 return None;
             }
             if least.fine {
-                return Some((least.bound, least.split));
+                return Some(least);
             }
             // Callers never raise the limit, so a split above it can be dropped.
             let fine = loads.bound_finely(least, plan, rest).filter(|fine| fine.bound < limit);
@@ -322,11 +321,11 @@ impl SplitsByBound {
 
 /// A split with a lower bound in seconds on its step.
 #[derive(Debug, Clone, Copy)]
-struct BoundedSplit {
-    bound: f64,
+pub(crate) struct BoundedSplit {
+    pub bound: f64,
     /// True if the bound includes paths, and the split may fit.
     fine: bool,
-    split: ChunkSplit,
+    pub split: ChunkSplit,
     /// Seconds of the bound outside the passes.
     once: f64,
 }

@@ -13,10 +13,9 @@
 //! stack's framework can run.
 
 use crate::planner::RankedPlan;
-use crate::planner::chips::on_chip::{ChipKernels, GroupBounds, GroupRefinement, OnChip, QueuedGroup};
+use crate::planner::chips::on_chip::{ChipKernels, GroupBounds, GroupRefinement, OnChip, QueuedGroup, UnprovenGroup};
 use crate::planner::chips::prepared::PreparedJob;
-use crate::planner::search::found::FoundPlans;
-use crate::planner::search::found::ROUNDING;
+use crate::planner::search::found::{FoundPlans, ROUNDING, SplitStatistics};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::Seconds;
@@ -34,6 +33,16 @@ pub enum FastestPlan {
     Beaten(Seconds),
 }
 
+/// The groups of a job after they were searched in the order of their bounds.
+struct RefinedGroups {
+    found: FoundPlans,
+    /// The largest possible gain of a better mix or split, as a fraction.
+    gap: f64,
+    open: Vec<UnprovenGroup>,
+    /// The least bound in seconds of the groups that were not searched; infinite if there is none.
+    left: f64,
+}
+
 impl PreparedJob<'_> {
     /// Lower bound in seconds on any plan on the chip, from its kernels' peaks.
     #[must_use]
@@ -46,7 +55,7 @@ impl PreparedJob<'_> {
     /// the bound is infinite if none fits.
     #[must_use]
     pub fn fine_bound(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Seconds {
-        Self::lower_bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut GroupBounds::default())
+        Self::lower_bound_within(&[self], kernels, cutoff, Fidelity::Exact, &mut GroupBounds::default())
     }
 
     /// Lower bound in seconds on any plan on the chip, on any of several fabrics, from least kernel times. It is only
@@ -59,7 +68,7 @@ impl PreparedJob<'_> {
         cutoff: f64,
         fidelity: Fidelity,
     ) -> Seconds {
-        Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
+        Self::lower_bound_within(all, kernels, cutoff, fidelity.min(Fidelity::Mapped), &mut GroupBounds::default())
     }
 
     /// As [`Self::lower_bound_over_fabrics`], with known bounds. On a single fabric [`Fidelity::Exact`] is allowed, and
@@ -72,7 +81,8 @@ impl PreparedJob<'_> {
     pub fn lower_bound_within(
         all: &[&Self],
         kernels: &mut ChipKernels<'_>,
-        (cutoff, fidelity): (f64, Fidelity),
+        cutoff: f64,
+        fidelity: Fidelity,
         known: &mut GroupBounds,
     ) -> Seconds {
         let deepest = match all {
@@ -80,11 +90,11 @@ impl PreparedJob<'_> {
             _ => GroupRefinement::Bound(fidelity.min(Fidelity::Mapped)),
         };
         if all.windows(2).all(|pair| pair[0].differs_in_fabric_only(pair[1])) {
-            return Self::lower_bound_to(all, kernels, (cutoff, deepest), known);
+            return Self::lower_bound_to(all, kernels, cutoff, deepest, known);
         }
         let each = all
             .iter()
-            .map(|prepared| Self::lower_bound_to(&[prepared], kernels, (cutoff, deepest), &mut GroupBounds::default()));
+            .map(|prepared| Self::lower_bound_to(&[prepared], kernels, cutoff, deepest, &mut GroupBounds::default()));
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
@@ -98,7 +108,8 @@ impl PreparedJob<'_> {
     fn lower_bound_to(
         all: &[&Self],
         kernels: &mut ChipKernels<'_>,
-        (cutoff, deepest): (f64, GroupRefinement),
+        cutoff: f64,
+        deepest: GroupRefinement,
         known: &mut GroupBounds,
     ) -> Seconds {
         let Some(first) = all.first() else { return Seconds(f64::INFINITY) };
@@ -142,15 +153,8 @@ impl PreparedJob<'_> {
         found
     }
 
-    fn search_fastest_plan(
-        &self,
-        kernels: &mut ChipKernels<'_>,
-        exact: &mut ChipTimes,
-        cutoff: f64,
-    ) -> Result<FastestPlan, StepError> {
-        let job = self.job(kernels.chip());
-        let all = [self];
-        let mut on = OnChip::new(self, &all, &job, kernels, &GroupBounds::default());
+    /// Searches the groups in the order of their bounds, until no bound is below the fastest plan or `cutoff`.
+    fn refine_groups(&self, on: &mut OnChip<'_, '_, '_>, exact: &mut ChipTimes, cutoff: f64) -> RefinedGroups {
         let (mut found, mut gap, mut open) = (FoundPlans::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
@@ -164,20 +168,29 @@ impl PreparedJob<'_> {
             }
             if look == self.deepest_refinement() {
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
-                let looked = on.search_in_own_memory().find_fastest_of_group(
-                    exact,
-                    &self.lots[lot],
-                    (limit, bounds),
-                    &mut found,
-                );
+                let search = on.search_in_own_memory();
+                let looked = search.find_fastest_of_group(exact, &self.lots[lot], limit, bounds, &mut found);
                 gap = gap.max(looked.gap);
                 if !looked.open.is_empty() {
-                    open.push((lot, looked.open));
+                    open.push(UnprovenGroup { lot, policies: looked.open });
                 }
             } else {
                 on.refine_bound(least, useful);
             }
         }
+        RefinedGroups { found, gap, open, left }
+    }
+
+    fn search_fastest_plan(
+        &self,
+        kernels: &mut ChipKernels<'_>,
+        exact: &mut ChipTimes,
+        cutoff: f64,
+    ) -> Result<FastestPlan, StepError> {
+        let job = self.job(kernels.chip());
+        let all = [self];
+        let mut on = OnChip::new(self, &all, &job, kernels, &GroupBounds::default());
+        let RefinedGroups { mut found, gap, open, left } = self.refine_groups(&mut on, exact, cutoff);
         let search = on.search_in_own_memory();
         if let Some((lack, candidate)) = on.lacking.nearest {
             found.note_shortfall(lack, candidate);
@@ -195,8 +208,7 @@ impl PreparedJob<'_> {
         // Plans that differ only by rounding are compared by their final times.
         found.best.retain(|candidate| candidate.time <= first.time * (1.0 + 2.0 * ROUNDING));
         found.nearest = None;
-        let answer =
-            search.finish_answer_on(exact, found, (0, crate::planner::search::found::SplitStatistics::default()), 1)?;
+        let answer = search.finish_answer_on(exact, found, 0, SplitStatistics::default(), 1)?;
         match answer.best.into_iter().next() {
             Some(best) if best.time.total.0 < cutoff => {
                 let seconds = best.time.total.0;

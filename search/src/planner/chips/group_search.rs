@@ -2,13 +2,12 @@
 
 use crate::planner::bounds::loads::PassLoads;
 use crate::planner::chips::prepared::{PreparedGroup, PreparedJob};
-use crate::planner::search::core::PlanSearch;
-use crate::planner::search::found::ROUNDING;
-use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::core::{PlanSearch, SPARE, WorkShares};
+use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate, ROUNDING, SplitStatistics};
 use crate::planner::search::watch::PlanWatchState;
 use crate::planner::{Job, PlanWatch};
 use std::sync::{Arc, OnceLock};
-use step::{ChipTimes, DeviceMemory, Evaluator, OverCapacity, PlanShape, StepError, TrainingPlan};
+use step::{ChipTimes, DeviceMemory, Evaluator, LoweredModel, OverCapacity, PlanShape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// The proven distance of a group's best plan from the optimum.
@@ -37,7 +36,7 @@ pub(crate) fn search_with_memory<'s>(
         limit: f64::INFINITY,
         shapes: prepared.first_shapes(),
         divided: vec![OnceLock::new(); prepared.families.len()],
-        length: 1 + crate::planner::search::core::SPARE,
+        length: 1 + SPARE,
         uneven: prepared.uneven,
         split_tolerance: prepared.split_tolerance,
         mixes: prepared.mixes,
@@ -47,6 +46,14 @@ pub(crate) fn search_with_memory<'s>(
     }
 }
 
+/// A group's policies after their plans were evaluated.
+struct EvaluatedPolicies {
+    /// The policies under which another order of kernels may make passes faster, by index.
+    unproven: Vec<usize>,
+    /// The loads by policy; `None` if the policy was skipped or has no shape.
+    loads: Vec<Option<PassLoads>>,
+}
+
 impl PlanSearch<'_> {
     /// Adds the fastest plans of a group that are below `limit` seconds to `found`. `bounds` are lower bounds in
     /// seconds by policy, if known; policies at or above the limit are skipped.
@@ -54,15 +61,42 @@ impl PlanSearch<'_> {
         &self,
         chip: &mut ChipTimes,
         lot: &PreparedGroup<'_>,
-        (limit, bounds): (f64, Option<&[f64]>),
+        limit: f64,
+        bounds: Option<&[f64]>,
         found: &mut FoundPlans,
     ) -> GroupFastest {
-        let (family, place) = (lot.family, lot.lot);
-        let layers = self.job.model.layers;
-        let first = self.any_plan_of_group(family, place);
-        let first_plan = self.plan_of(first);
-        let shares = self.least_shares_of_group(family, place);
+        let place = lot.place;
         let mut lowered = lot.lowered.clone();
+        let EvaluatedPolicies { unproven, loads } =
+            self.evaluate_group_policies(chip, place, &mut lowered, limit, bounds, found);
+        found.prune_beaten(self.length);
+        self.settle_group(found, chip, &lowered);
+        if self.uneven {
+            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
+            let here: Vec<PlanCandidate> = found.best.iter().filter(|c| c.group_place() == place).copied().collect();
+            let more = self.best_splits_of_group(chip, place, &here, &loads, limit).plans;
+            more.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
+        }
+        let mixed = self.add_mixes_of_group(chip, place, limit, found);
+        let open = if mixed.proven { unproven } else { (0..self.policies.len()).collect() };
+        GroupFastest { open, gap: mixed.gap.max(self.split_tolerance) }
+    }
+
+    /// Evaluates a group's plans policy by policy, least bound first. The arguments are those of
+    /// [`Self::find_fastest_of_group`].
+    fn evaluate_group_policies(
+        &self,
+        chip: &mut ChipTimes,
+        place: GroupPlace,
+        lowered: &mut LoweredModel<'_>,
+        limit: f64,
+        bounds: Option<&[f64]>,
+        found: &mut FoundPlans,
+    ) -> EvaluatedPolicies {
+        let layers = self.job.model.layers;
+        let first = self.any_plan_of_group(place);
+        let first_plan = self.plan_of(first);
+        let shares = self.least_shares_of_group(place);
         let mut order: Vec<usize> = (0..self.policies.len()).collect();
         if let Some(bounds) = bounds {
             order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
@@ -94,31 +128,15 @@ impl PlanSearch<'_> {
             }
             loads[policy] = known;
             let most = known.map_or(f64::INFINITY, |known| (limit - overhead) / known.all_loads(layers));
-            self.evaluate_policy(
-                chip,
-                &shape,
-                plan,
-                (PlanCandidate { policy: policy as u32, ..first }, &shares, most),
-                found,
-            );
+            let at = PlanCandidate { policy: policy as u32, ..first };
+            self.evaluate_policy(chip, &shape, plan, at, WorkShares { by_pair: &shares, most }, found);
         }
-        found.prune_beaten(self.length);
-        self.settle_group(found, chip, &lowered);
-        if self.uneven {
-            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
-            let here: Vec<PlanCandidate> =
-                found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
-            let (more, _) = self.best_splits_of_group(chip, (family as usize, place as usize), (&here, &loads), limit);
-            more.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
-        }
-        let mixed = self.add_mixes_of_group(chip, (family as usize, place as usize), limit, found);
-        let open = if mixed.proven { unproven } else { (0..self.policies.len()).collect() };
-        GroupFastest { open, gap: mixed.gap.max(self.split_tolerance) }
+        EvaluatedPolicies { unproven, loads }
     }
 
     /// A plan of a group under a policy.
     pub(crate) fn plan_under_policy(&self, lot: &PreparedGroup<'_>, policy: usize) -> TrainingPlan {
-        let first = self.plan_of(self.any_plan_of_group(lot.family, lot.lot));
+        let first = self.plan_of(self.any_plan_of_group(lot.place));
         TrainingPlan { activations: self.policies[policy].clone().into(), ..first }
     }
 
@@ -128,22 +146,18 @@ impl PlanSearch<'_> {
     pub(crate) fn bound_fitting_plans(
         &self,
         lot: &PreparedGroup<'_>,
-        (policy, shape): (usize, &Result<PlanShape, StepError>),
+        policy: usize,
+        shape: &Result<PlanShape, StepError>,
         limit: f64,
         lacking: &mut FoundPlans,
     ) -> f64 {
         let Ok(known) = shape.as_ref().map(|shape| PassLoads::of_shape(shape, self.job.stack)) else { return 0.0 };
         let most = (limit - self.evaluator.overhead_per_step().0) / known.all_loads(self.job.model.layers);
-        let first = PlanCandidate { policy: policy as u32, ..self.any_plan_of_group(lot.family, lot.lot) };
-        let shares = self.least_shares_of_group(lot.family, lot.lot);
+        let first = PlanCandidate { policy: policy as u32, ..self.any_plan_of_group(lot.place) };
+        let shares = self.least_shares_of_group(lot.place);
         let mut found = FoundPlans::default();
-        self.evaluate_policy(
-            &self.chip,
-            shape,
-            self.plan_under_policy(lot, policy),
-            (first, &shares, most),
-            &mut found,
-        );
+        let plan = self.plan_under_policy(lot, policy);
+        self.evaluate_policy(&self.chip, shape, plan, first, WorkShares { by_pair: &shares, most }, &mut found);
         if let Some((lack, candidate)) = found.nearest {
             lacking.note_shortfall(lack, candidate);
         }
@@ -160,6 +174,6 @@ impl PlanSearch<'_> {
         &self,
         found: FoundPlans,
     ) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
-        Ok(self.finish_answer(found, 0, crate::planner::search::found::SplitStatistics::default(), 1)?.nearest)
+        Ok(self.finish_answer(found, 0, SplitStatistics::default(), 1)?.nearest)
     }
 }

@@ -4,8 +4,7 @@ use crate::planner::Job;
 use crate::planner::chips::group_search::search_with_memory;
 use crate::planner::chips::prepared::{PreparedJob, PreparedJobKey};
 use crate::planner::search::core::PlanSearch;
-use crate::planner::search::found::FoundPlans;
-use crate::planner::search::found::ROUNDING;
+use crate::planner::search::found::{FoundPlans, ROUNDING};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
@@ -61,6 +60,12 @@ impl PartialEq for QueuedGroup {
 }
 
 impl Eq for QueuedGroup {}
+
+/// A group under whose policies, by index, another order of kernels may make passes faster.
+pub(crate) struct UnprovenGroup {
+    pub lot: usize,
+    pub policies: Vec<usize>,
+}
 
 /// Bounds on a job's groups that hold for a set of chips and fabrics, and so for any subset of it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -350,25 +355,25 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let mut found = FoundPlans::default();
         // This is far enough above the limit that rounding cannot hide a plan below it.
         let limit = limit * (1.0 + 4.0 * ROUNDING);
-        search.find_fastest_of_group(&mut self.kernels.mapped, &self.prepared.lots[lot], (limit, None), &mut found);
+        search.find_fastest_of_group(&mut self.kernels.mapped, &self.prepared.lots[lot], limit, None, &mut found);
         // Plans above the limit may not have been timed.
         found.cutoff_for_count(1).min(limit) * (1.0 - ROUNDING)
     }
 
     /// Lower bound in seconds on any plan of these groups under these policies, for any order of kernels; `limit` if
     /// that is smaller. Plans are timed with every pass at the lower bound of its schedule, as in `times`.
-    pub fn lower_bound_of_groups(&self, lots: &[(usize, Vec<usize>)], times: &ChipTimes, limit: f64) -> f64 {
+    pub fn lower_bound_of_groups(&self, lots: &[UnprovenGroup], times: &ChipTimes, limit: f64) -> f64 {
         if lots.is_empty() {
             return limit;
         }
         let mut times = times.clone();
         let search = search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory());
-        lots.iter().fold(limit, |limit, (lot, open)| {
+        lots.iter().fold(limit, |limit, UnprovenGroup { lot, policies: open }| {
             let (mut found, known) = (FoundPlans::default(), self.fitting.get(lot));
             let mut bounds = vec![f64::INFINITY; search.policies.len()];
             open.iter().for_each(|&policy| bounds[policy] = known.map_or(0.0, |known| known[policy]));
             let looked =
-                search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
+                search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], limit, Some(&bounds), &mut found);
             // Plans above the limit may not have been timed. If any plan was timed, the fastest plan is among those
             // timed.
             limit.min(found.cutoff_for_count(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
@@ -399,7 +404,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
                 })),
                 _ => lowered.plan_shape(&mut kernels.mapped, job.fabric, &search.plan_under_policy(of, policy)),
             };
-            search.bound_fitting_plans(of, (policy, &shape), beyond, &mut self.lacking) * (1.0 - ROUNDING)
+            search.bound_fitting_plans(of, policy, &shape, beyond, &mut self.lacking) * (1.0 - ROUNDING)
         };
         let bounds: Vec<f64> = policies.map(bound).collect();
         let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);

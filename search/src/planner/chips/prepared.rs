@@ -5,6 +5,7 @@
 //! micro-batch, plus an offset that does not depend on the chip.
 
 use crate::planner::bounds::loads::least_share_of_work;
+use crate::planner::search::found::{GroupPlace, group_places};
 use crate::planner::space::groups::DegreeClass;
 use crate::planner::{Job, PlanSpace, Splits};
 use rayon::prelude::*;
@@ -63,8 +64,7 @@ pub struct PreparedJob<'a> {
 /// Plans that are lowered alike.
 #[derive(Debug)]
 pub(crate) struct PreparedGroup<'a> {
-    pub family: u32,
-    pub lot: u32,
+    pub place: GroupPlace,
     pub lowered: LoweredModel<'a>,
     pub passes: [SegmentPasses; 3],
     /// The shape of its plans that keep everything. Its times belong to no particular chip.
@@ -74,7 +74,7 @@ pub(crate) struct PreparedGroup<'a> {
     /// Lower bounds on its plans. A line is left out if another line is below it everywhere.
     lines: Vec<StepTimeLine>,
     /// Multiply-accumulates of a step on all devices, by operand type. They are equal for every plan of the group.
-    macs: Vec<(DataType, f64)>,
+    macs: Vec<OperandMacs>,
 }
 
 /// A lower bound on a plan's step, as the larger of two sums. The first is the fraction `share` of all devices' work
@@ -123,11 +123,7 @@ impl<'a> PreparedJob<'a> {
         let schedules =
             Arc::new(Memo::new(SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() }, MEMO_CAPACITY));
         let chip = ChipTimes::new(job.chip, job.stack)?.with_fidelity(Fidelity::Peak);
-        let places: Vec<(u32, u32)> = families
-            .iter()
-            .enumerate()
-            .flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f as u32, l as u32)))
-            .collect();
+        let places = group_places(&families);
         let uneven = !matches!(space.splits, Some(Splits::Listed(_)));
         let mixes = space.mix_kind();
         // Shapes by policy are needed only if plans are refined policy by policy: see
@@ -137,17 +133,18 @@ impl<'a> PreparedJob<'a> {
             .par_iter()
             .map_init(
                 || chip.clone(),
-                |chip, &(f, l)| lower_group(&job, chip, (&families[f as usize], l as usize), apart),
+                |chip, at| lower_group(&job, chip, &families[at.family as usize], at.lot as usize, apart),
             )
             .collect();
         let (mut table, mut lots, mut refused) = (KernelTable::default(), Vec::new(), None);
-        for (&(family, lot), lowered) in places.iter().zip(lowered) {
+        for (&place, lowered) in places.iter().zip(lowered) {
             match lowered {
                 Ok(LoweredGroup { lowered, shape, untimed, lines }) => {
                     let passes = SegmentPasses::from_graph(lowered.graph(), &mut table);
-                    let macs = step_macs(&job, &families[family as usize], lot as usize, &passes, &table);
+                    let family = &families[place.family as usize];
+                    let macs = step_macs(&job, family, place.lot as usize, &passes, &table);
                     let outlined = untimed.into_iter().map(|of| of.map(|of| of.intern_kernels(&mut table))).collect();
-                    lots.push(PreparedGroup { family, lot, lowered, passes, shape, outlined, lines, macs });
+                    lots.push(PreparedGroup { place, lowered, passes, shape, outlined, lines, macs });
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -230,7 +227,7 @@ impl<'a> PreparedJob<'a> {
     #[must_use]
     pub fn least_step_energy(&self, chip: &Accelerator) -> Joules {
         let of = |lot: &PreparedGroup<'_>| {
-            let energies = lot.macs.iter().map(|&(data_type, count)| chip.energy.macs_energy(data_type, 1) * count);
+            let energies = lot.macs.iter().map(|macs| chip.energy.macs_energy(macs.operand, 1) * macs.count);
             energies.sum::<Joules>()
         };
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
@@ -239,7 +236,8 @@ impl<'a> PreparedJob<'a> {
     /// By degree class: the shape of its first group, if that could be lowered.
     pub(crate) fn first_shapes(&self) -> Vec<Option<&PlanShape>> {
         let mut shapes = vec![None; self.families.len()];
-        self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
+        let first = self.lots.iter().filter(|lot| lot.place.lot == 0);
+        first.for_each(|lot| shapes[lot.place.family as usize] = Some(&lot.shape));
         shapes
     }
 
@@ -264,12 +262,19 @@ fn digest_job(lots: &[PreparedGroup<'_>], table: &KernelTable, job: &Job<'_>) ->
     let mut hasher = DefaultHasher::new();
     (table.kernels(), job.devices, job.model.layers).hash(&mut hasher);
     for lot in lots {
-        (lot.family, lot.lot).hash(&mut hasher);
+        (lot.place.family, lot.place.lot).hash(&mut hasher);
         for program in lot.passes.iter().flat_map(|passes| [&passes.forward, &passes.backward]) {
             (&program.kernels, &program.edges).hash(&mut hasher);
         }
     }
     hasher.finish()
+}
+
+/// Multiply-accumulates with operands of one type.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OperandMacs {
+    operand: DataType,
+    count: f64,
 }
 
 /// Multiply-accumulates of a step on all devices, by operand type. Every plan runs each layer once forward and once
@@ -280,7 +285,7 @@ fn step_macs(
     lot: usize,
     passes: &[SegmentPasses; 3],
     table: &KernelTable,
-) -> Vec<(DataType, f64)> {
+) -> Vec<OperandMacs> {
     let once = |(division, m): &(usize, u64)| {
         let layout = &family.divisions[*division].layout;
         *m as f64 * f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data)
@@ -298,7 +303,7 @@ fn step_macs(
             *sums.entry(operand).or_default() += flops.0 as f64 / 2.0 * times;
         }
     }
-    sums.into_iter().collect()
+    sums.into_iter().map(|(operand, count)| OperandMacs { operand, count }).collect()
 }
 
 /// A group before its kernels are interned.
@@ -313,7 +318,8 @@ struct LoweredGroup<'a> {
 fn lower_group<'a>(
     job: &Job<'a>,
     chip: &mut ChipTimes,
-    (family, lot): (&DegreeClass, usize),
+    family: &DegreeClass,
+    lot: usize,
     policies: &[ActivationPolicy],
 ) -> Result<LoweredGroup<'a>, StepError> {
     let lot = &family.lots[lot];

@@ -6,9 +6,9 @@
 use crate::ask::PlanSpace;
 use crate::planner::PlanPart;
 use crate::planner::mixes::mixed::TimingThreads;
-use crate::planner::mixes::stages::{PlanStages, StagedPlan};
+use crate::planner::mixes::stages::{LackingPolicies, PlanStages, RerunNeed, StagedPlan};
 use crate::planner::search::core::{PlanSearch, SPARE};
-use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate};
 use sim::units::Bytes;
 use step::{ChipTimes, PlanShape, TrainingPlan};
 use workloads::StagePolicies;
@@ -31,7 +31,7 @@ impl PlanSearch<'_> {
                     self.standing.note_left_bound(self.lower_bound_of_group_at(lot));
                     continue;
                 }
-                self.add_blocks_of_group(&mut chip, place, (&space.blocks, uneven), found);
+                self.add_blocks_of_group(&mut chip, place, &space.blocks, uneven, found);
                 self.standing.add_done(1, 0, found.cutoff_for_count(1));
             }
         }
@@ -41,16 +41,17 @@ impl PlanSearch<'_> {
     fn add_blocks_of_group(
         &self,
         chip: &mut ChipTimes,
-        (family, lot): (usize, usize),
-        (blocks, uneven): (&[u64], bool),
+        place: GroupPlace,
+        blocks: &[u64],
+        uneven: bool,
         found: &mut FoundPlans,
     ) {
-        let first = self.any_plan_of_group(family as u32, lot as u32);
+        let first = self.any_plan_of_group(place);
         let none = TrainingPlan { activations: StagePolicies::default(), ..self.plan_of(first) };
         let Ok(shape) = PlanShape::new(chip, self.job.model, self.job.fabric, &none) else { return };
         let mut layers = None;
-        let here = &self.families[family];
-        for &(division, _) in &here.lots[lot].pairs {
+        let here = &self.families[place.family as usize];
+        for &(division, _) in &here.lots[place.lot as usize].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
                 let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
                 let limit = self.limit.min(found.cutoff_for_count(1));
@@ -67,9 +68,8 @@ impl PlanSearch<'_> {
                     };
                     for &count in blocks {
                         let limit = self.limit.min(found.cutoff_for_count(self.length - SPARE));
-                        let rerun = self.stages_of_plan(chip, known, (&candidate, limit), |stages| {
-                            Some(stages.rerun_layers(count))
-                        });
+                        let rerun = self
+                            .stages_of_plan(chip, known, &candidate, limit, |stages| Some(stages.rerun_layers(count)));
                         self.keep_rerun(rerun.flatten(), candidate, found);
                     }
                 }
@@ -84,7 +84,7 @@ impl PlanSearch<'_> {
                 let policy = self.remember_policies(staged.policies);
                 found.insert_timed(PlanCandidate { time: staged.time, policy, ..candidate }, self.length);
             }
-            Some(RerunPlan::Lacks(lack, policies)) if found.best.is_empty() => {
+            Some(RerunPlan::Lacks(LackingPolicies { lack, policies })) if found.best.is_empty() => {
                 let policy = self.remember_policies(policies);
                 found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
             }
@@ -96,17 +96,17 @@ impl PlanSearch<'_> {
 /// A plan that reruns the first layers of every chunk.
 pub(crate) enum RerunPlan {
     Fits(StagedPlan),
-    /// It does not fit: the missing bytes, and its policies.
-    Lacks(Bytes, StagePolicies),
+    /// It does not fit.
+    Lacks(LackingPolicies),
 }
 
 impl PlanStages<'_, '_> {
     /// The plan that reruns the first `count` layers of every chunk; `None` if it cannot be timed.
     fn rerun_layers(&self, count: u64) -> Option<RerunPlan> {
-        let (policies, shape, lack) = self.rerun_need(count)?;
+        let RerunNeed { policies, shape, lack } = self.rerun_need(count)?;
         Some(match lack {
             Bytes::ZERO => RerunPlan::Fits(self.simulate_policies(policies, &shape, 0.0)?),
-            lack => RerunPlan::Lacks(lack, policies),
+            lack => RerunPlan::Lacks(LackingPolicies { lack, policies }),
         })
     }
 }

@@ -12,10 +12,10 @@
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use crate::planner::PlanPart;
 use crate::planner::mixes::layer_policies::{policy_of_choice, preset_policies};
-use crate::planner::mixes::stages::{GroupLayers, PlanStages, StagedPlan};
+use crate::planner::mixes::stages::{GroupLayers, LackingPolicies, PlanStages, StagedPlan};
 use crate::planner::ranked::MixStatistics;
 use crate::planner::search::core::{PlanSearch, SPARE};
-use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate};
 use crate::planner::space::policies::default_policies;
 use rayon::prelude::*;
 use sim::kernel::{Kernel, Transfer, TransferLink};
@@ -56,7 +56,7 @@ struct ExtremeShapes {
 }
 
 /// By group, its layer under every policy; `None` if it cannot be lowered.
-type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
+type LayersByGroup = BTreeMap<GroupPlace, Option<GroupLayers>>;
 
 /// Threads for timing a group's policies. If many groups run at once, a group gets one thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,20 +72,8 @@ impl PlanSearch<'_> {
         if self.mixes == MixKind::None {
             return mixed;
         }
-        let limit = self.limit.min(found.cutoff_for_count(1));
-        let places: Vec<(usize, (usize, usize))> = self.group_places().into_iter().enumerate().collect();
-        let keeping = |chip: &mut ChipTimes, &(lot, place): &(usize, (usize, usize))| {
-            if self.standing.should_stop() {
-                self.standing.note_left_bound(self.lower_bound_of_group_at(lot));
-                return Vec::new();
-            }
-            self.plans_keeping_everything(chip, place, found, limit)
-        };
-        let bounds: Vec<Vec<OpenPlan>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
-        let bounds: Vec<OpenPlan> = bounds.into_iter().flatten().collect();
-        let mut open: Vec<PlanCandidate> =
-            bounds.iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
-        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        let bounds = self.open_plans_of_all_groups(found);
+        let open = candidates_by_bound(&bounds);
         let mut known = LayersByGroup::default();
         let mut at = 0;
         self.standing.begin_part(PlanPart::Mixes, open.len());
@@ -100,31 +88,7 @@ impl PlanSearch<'_> {
             if round.is_empty() {
                 break;
             }
-            for candidate in round {
-                known.entry((candidate.family, candidate.lot)).or_insert_with(|| {
-                    self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok()
-                });
-            }
-            let listed = self.limit.min(found.cutoff_for_count(self.length - SPARE));
-            let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
-                self.plan_with_stage_policies(
-                    chip,
-                    known.get(&(candidate.family, candidate.lot))?.as_ref()?,
-                    candidate,
-                    listed,
-                )
-            };
-            let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
-            for (candidate, staged) in round.iter().zip(staged) {
-                mixed.tried += 1;
-                let Some(staged) = staged else { continue };
-                mixed.gap = mixed.gap.max(staged.gap);
-                if found.beats_bound(staged.time, self.length) {
-                    continue;
-                }
-                let policy = self.remember_policies(staged.policies);
-                found.insert_timed(PlanCandidate { time: staged.time, policy, ..*candidate }, self.length);
-            }
+            self.mix_policies_of_plans(round, &mut known, found, &mut mixed);
             at += round.len();
             self.standing.add_done(round.len(), 0, found.cutoff_for_count(1));
         }
@@ -134,34 +98,83 @@ impl PlanSearch<'_> {
         mixed
     }
 
+    /// The plans of all groups that do not fit if they keep everything, but would then be faster than the fastest plan
+    /// found.
+    fn open_plans_of_all_groups(&self, found: &FoundPlans) -> Vec<OpenPlan> {
+        let limit = self.limit.min(found.cutoff_for_count(1));
+        let places: Vec<(usize, GroupPlace)> = self.group_places().into_iter().enumerate().collect();
+        let keeping = |chip: &mut ChipTimes, &(index, place): &(usize, GroupPlace)| {
+            if self.standing.should_stop() {
+                self.standing.note_left_bound(self.lower_bound_of_group_at(index));
+                return Vec::new();
+            }
+            self.plans_keeping_everything(chip, place, found, limit)
+        };
+        let open: Vec<Vec<OpenPlan>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
+        open.into_iter().flatten().collect()
+    }
+
+    /// Gives some plans their best policies by stage, and adds those that enter the list.
+    fn mix_policies_of_plans(
+        &self,
+        plans: &[PlanCandidate],
+        known: &mut LayersByGroup,
+        found: &mut FoundPlans,
+        mixed: &mut MixStatistics,
+    ) {
+        plans.iter().for_each(|candidate| self.time_layers(known, candidate));
+        let listed = self.limit.min(found.cutoff_for_count(self.length - SPARE));
+        let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
+            let layers = known.get(&candidate.group_place())?.as_ref()?;
+            self.plan_with_stage_policies(chip, layers, candidate, listed)
+        };
+        let staged: Vec<Option<StagedPlan>> = plans.par_iter().map_init(|| self.chip.clone(), staged).collect();
+        for (candidate, staged) in plans.iter().zip(staged) {
+            mixed.tried += 1;
+            let Some(staged) = staged else { continue };
+            mixed.gap = mixed.gap.max(staged.gap);
+            self.insert_staged(found, staged, *candidate);
+        }
+    }
+
+    /// Times the layers of a plan's group, if they are not known yet.
+    fn time_layers(&self, known: &mut LayersByGroup, candidate: &PlanCandidate) {
+        known
+            .entry(candidate.group_place())
+            .or_insert_with(|| self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok());
+    }
+
+    /// Adds a plan with policies by stage, if it enters the list.
+    fn insert_staged(&self, found: &mut FoundPlans, staged: StagedPlan, candidate: PlanCandidate) {
+        if !found.beats_bound(staged.time, self.length) {
+            let policy = self.remember_policies(staged.policies);
+            found.insert_timed(PlanCandidate { time: staged.time, policy, ..candidate }, self.length);
+        }
+    }
+
     /// Notes the smallest shortfall over all policies of the stages; called if no plan fits. Plans that lack more under
     /// every policy are left out.
     fn note_least_shortfall(&self, mut open: Vec<OpenPlan>, mut known: LayersByGroup, found: &mut FoundPlans) {
-        let place = |of: &PlanCandidate| (of.family, of.lot, of.division, of.schedule);
+        let place = |of: &PlanCandidate| (of.group_place(), of.division, of.schedule);
         open.sort_by_key(|plan| (plan.lacks, place(&plan.candidate)));
-        let mut least: Option<(Bytes, PlanCandidate, StagePolicies)> = None;
+        let mut least: Option<(PlanCandidate, LackingPolicies)> = None;
         for round in open.chunks(ROUND) {
-            let beaten = |plan: &OpenPlan| least.as_ref().is_some_and(|(lack, ..)| plan.lacks > *lack);
+            let beaten = |plan: &OpenPlan| least.as_ref().is_some_and(|(_, other)| plan.lacks > other.lack);
             let round = &round[..round.iter().position(beaten).unwrap_or(round.len())];
             if round.is_empty() {
                 break;
             }
-            for OpenPlan { candidate, .. } in round {
-                known.entry((candidate.family, candidate.lot)).or_insert_with(|| {
-                    self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok()
-                });
-            }
+            round.iter().for_each(|plan| self.time_layers(&mut known, &plan.candidate));
             let lacking = |chip: &mut ChipTimes, OpenPlan { candidate, .. }: &OpenPlan| {
-                let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
-                let question = (candidate, f64::INFINITY);
-                let (lack, policies) =
-                    self.stages_of_plan(chip, layers, question, |stages| stages.least_memory_policies())?;
-                Some((lack, *candidate, policies))
+                let layers = known.get(&candidate.group_place())?.as_ref()?;
+                let lacking = self
+                    .stages_of_plan(chip, layers, candidate, f64::INFINITY, |stages| stages.least_memory_policies())?;
+                Some((*candidate, lacking))
             };
             let found: Vec<_> = round.par_iter().map_init(|| self.chip.clone(), lacking).flatten().collect();
-            least = least.into_iter().chain(found).min_by_key(|(lack, candidate, _)| (*lack, place(candidate)));
+            least = least.into_iter().chain(found).min_by_key(|(candidate, other)| (other.lack, place(candidate)));
         }
-        if let Some((lack, candidate, policies)) = least {
+        if let Some((candidate, LackingPolicies { lack, policies })) = least {
             let policy = self.remember_policies(policies);
             found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
         }
@@ -171,7 +184,7 @@ impl PlanSearch<'_> {
     pub(crate) fn add_mixes_of_group(
         &self,
         chip: &mut ChipTimes,
-        place: (usize, usize),
+        place: GroupPlace,
         limit: f64,
         found: &mut FoundPlans,
     ) -> Looked {
@@ -180,12 +193,9 @@ impl PlanSearch<'_> {
             return Looked { proven: true, gap };
         }
         let open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
-        let mut open: Vec<PlanCandidate> =
-            open.into_iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
-        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         // Layers are timed when a plan first needs them, because most groups have no plan that could be faster.
         let mut layers = None;
-        for candidate in open {
+        for candidate in candidates_by_bound(&open) {
             if candidate.time >= limit.min(found.cutoff_for_count(1)) {
                 break;
             }
@@ -195,10 +205,7 @@ impl PlanSearch<'_> {
                 layers.as_ref().and_then(|layers| self.plan_with_stage_policies(chip, layers, &candidate, listed));
             let Some(staged) = staged else { continue };
             gap = gap.max(staged.gap);
-            if !found.beats_bound(staged.time, self.length) {
-                let policy = self.remember_policies(staged.policies);
-                found.insert_timed(PlanCandidate { time: staged.time, policy, ..candidate }, self.length);
-            }
+            self.insert_staged(found, staged, candidate);
         }
         let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(PlanShape::is_proven));
         Looked { proven, gap }
@@ -216,18 +223,18 @@ impl PlanSearch<'_> {
     fn plans_keeping_everything(
         &self,
         chip: &mut ChipTimes,
-        (family, lot): (usize, usize),
+        place: GroupPlace,
         found: &FoundPlans,
         limit: f64,
     ) -> Vec<OpenPlan> {
-        let first = self.any_plan_of_group(family as u32, lot as u32);
+        let first = self.any_plan_of_group(place);
         let Ok(shapes) = self.extreme_shapes(chip, self.plan_of(first), found) else { return Vec::new() };
         let mut open: Vec<OpenPlan> = Vec::new();
-        let here = &self.families[family];
-        for &(division, _) in &here.lots[lot].pairs {
+        let here = &self.families[place.family as usize];
+        for &(division, _) in &here.lots[place.lot as usize].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
                 let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
-                let splits = self.splits_for_mixes(chip, &shapes, &candidate, (found, limit));
+                let splits = self.splits_for_mixes(chip, &shapes, &candidate, found, limit);
                 open.extend(splits.into_iter().filter_map(|ends| {
                     let candidate = PlanCandidate { ends, ..candidate };
                     let plan = self.plan_keeping_everything(chip, &shapes.keeping, candidate)?;
@@ -265,7 +272,8 @@ impl PlanSearch<'_> {
         chip: &mut ChipTimes,
         shapes: &ExtremeShapes,
         candidate: &PlanCandidate,
-        (found, limit): (&FoundPlans, f64),
+        found: &FoundPlans,
+        limit: f64,
     ) -> Vec<Option<LayerEnds>> {
         let plan = self.plan_of(*candidate);
         let domain = self.job.sharding_domain(&plan);
@@ -330,7 +338,7 @@ impl PlanSearch<'_> {
         limit: f64,
     ) -> Option<StagedPlan> {
         let block = self.mixes == MixKind::Block;
-        self.stages_of_plan(chip, layers, (candidate, limit), |stages| {
+        self.stages_of_plan(chip, layers, candidate, limit, |stages| {
             if block { stages.rerun_first_layers() } else { stages.mix_every_stage() }
         })
     }
@@ -340,7 +348,8 @@ impl PlanSearch<'_> {
         &self,
         chip: &mut ChipTimes,
         layers: &GroupLayers,
-        (candidate, limit): (&PlanCandidate, f64),
+        candidate: &PlanCandidate,
+        limit: f64,
         of: impl FnOnce(&PlanStages<'_, '_>) -> Option<T>,
     ) -> Option<T> {
         let plan = self.plan_of(*candidate);
@@ -365,65 +374,11 @@ impl PlanSearch<'_> {
     ) -> Result<GroupLayers, StepError> {
         let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan_of(*candidate) };
         let mut lowered = LoweredModel::new(self.job.model, &plan, self.job.stack)?;
-        let allowed = |lowered: &LoweredModel<'_>, policy: &ActivationPolicy| {
-            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay_extent())
-        };
         let none = lowered.plan_shape(chip, self.job.fabric, &plan)?;
-        let mut policies = vec![ActivationPolicy::None];
-        let named = match self.mixes {
-            MixKind::Block => {
-                allowed(&lowered, &ActivationPolicy::Full)?;
-                vec![ActivationPolicy::Full]
-            }
-            // Very many policies are ignored, because the front has better ones.
-            _ => self
-                .policies
-                .iter()
-                .filter(|_| self.policies.len() <= NAMED)
-                .cloned()
-                .chain(default_policies())
-                .collect(),
-        };
-        let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
-            // For a block of different layers, the named policies suffice. Choices for all its tensors together would
-            // be too many.
-            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => {
-                self.policies_of_front(chip, layer, &none)
-            }
-            _ => Vec::new(),
-        };
-        let presets = match self.mixes {
-            MixKind::PerStage => {
-                preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity())
-            }
-            _ => Vec::new(),
-        };
-        let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
-        others.for_each(|policy| {
-            if !policies.contains(&policy) && allowed(&lowered, &policy).is_ok() {
-                policies.push(policy);
-            }
-        });
+        let policies = self.policies_for_mixes(chip, &lowered, &none)?;
+        let shapes = self.shapes_under_policies(chip, lowered, &plan, &policies, cores)?;
         let mut layers = GroupLayers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
-        let shape = |chip: &mut ChipTimes, lowered: &mut LoweredModel<'_>, policy: &ActivationPolicy| {
-            lowered.plan_shape(
-                chip,
-                self.job.fabric,
-                &TrainingPlan { activations: policy.clone().into(), ..plan.clone() },
-            )
-        };
-        let shapes: Result<Vec<PlanShape>, StepError> = match cores {
-            TimingThreads::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
-            TimingThreads::All => {
-                let own = || (chip.clone(), lowered.clone());
-                policies
-                    .par_iter()
-                    .with_max_len(1)
-                    .map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy))
-                    .collect()
-            }
-        };
-        for (policy, shape) in policies.into_iter().zip(shapes?) {
+        for (policy, shape) in policies.into_iter().zip(shapes) {
             let cost = shape.layer_cost(self.job.stack);
             let point = MixPoint {
                 kept: cost.kept.0,
@@ -439,6 +394,79 @@ impl PlanSearch<'_> {
             }
         }
         Ok(layers)
+    }
+
+    /// The policies that a group's mixes may use. The first keeps everything, and `none` is its shape.
+    fn policies_for_mixes(
+        &self,
+        chip: &mut ChipTimes,
+        lowered: &LoweredModel<'_>,
+        none: &PlanShape,
+    ) -> Result<Vec<ActivationPolicy>, StepError> {
+        let allowed = |policy: &ActivationPolicy| {
+            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay_extent())
+        };
+        let mut policies = vec![ActivationPolicy::None];
+        let named = match self.mixes {
+            MixKind::Block => {
+                allowed(&ActivationPolicy::Full)?;
+                vec![ActivationPolicy::Full]
+            }
+            // Very many policies are ignored, because the front has better ones.
+            _ => self
+                .policies
+                .iter()
+                .filter(|_| self.policies.len() <= NAMED)
+                .cloned()
+                .chain(default_policies())
+                .collect(),
+        };
+        let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
+            // For a block of different layers, the named policies suffice. Choices for all its tensors together would
+            // be too many.
+            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => {
+                self.policies_of_front(chip, layer, none)
+            }
+            _ => Vec::new(),
+        };
+        let presets = match self.mixes {
+            MixKind::PerStage => {
+                preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity())
+            }
+            _ => Vec::new(),
+        };
+        for policy in named.into_iter().chain(chosen).chain(presets) {
+            if !policies.contains(&policy) && allowed(&policy).is_ok() {
+                policies.push(policy);
+            }
+        }
+        Ok(policies)
+    }
+
+    /// A plan's shape under each of some policies.
+    fn shapes_under_policies(
+        &self,
+        chip: &mut ChipTimes,
+        mut lowered: LoweredModel<'_>,
+        plan: &TrainingPlan,
+        policies: &[ActivationPolicy],
+        cores: TimingThreads,
+    ) -> Result<Vec<PlanShape>, StepError> {
+        let shape = |chip: &mut ChipTimes, lowered: &mut LoweredModel<'_>, policy: &ActivationPolicy| {
+            let plan = TrainingPlan { activations: policy.clone().into(), ..plan.clone() };
+            lowered.plan_shape(chip, self.job.fabric, &plan)
+        };
+        match cores {
+            TimingThreads::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
+            TimingThreads::All => {
+                let own = || (chip.clone(), lowered.clone());
+                policies
+                    .par_iter()
+                    .with_max_len(1)
+                    .map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy))
+                    .collect()
+            }
+        }
     }
 
     /// The front of a layer's choices as policies; empty if it cannot be computed.
@@ -470,6 +498,14 @@ impl PlanSearch<'_> {
         let Ok(front) = LayerFront::new(&space, &forward, links) else { return Vec::new() };
         front.choices.iter().map(|choice| policy_of_choice(space.layer(), choice)).collect()
     }
+}
+
+/// The plans that may fit under some policy, least bound first.
+fn candidates_by_bound(open: &[OpenPlan]) -> Vec<PlanCandidate> {
+    let mut open: Vec<PlanCandidate> =
+        open.iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
+    open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    open
 }
 
 #[cfg(test)]

@@ -28,6 +28,19 @@ pub(crate) struct StagedPlan {
     pub(crate) gap: f64,
 }
 
+/// Policies by stage, and the bytes of memory that they lack.
+pub(crate) struct LackingPolicies {
+    pub(crate) lack: Bytes,
+    pub(crate) policies: StagePolicies,
+}
+
+/// Policies that rerun the first layers of every chunk, their shape, and the bytes of memory that they lack.
+pub(crate) struct RerunNeed {
+    pub(crate) policies: StagePolicies,
+    pub(crate) shape: PlanShape,
+    pub(crate) lack: Bytes,
+}
+
 /// A plan whose stages are given their policies.
 pub(crate) struct PlanStages<'s, 'a> {
     pub(crate) search: &'s PlanSearch<'a>,
@@ -82,7 +95,8 @@ impl PlanStages<'_, '_> {
             keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
         best.or_else(|| {
             // The plan that needs the least memory may just fit.
-            let (_, policies) = self.least_memory_policies().filter(|(lack, _)| *lack == Bytes::ZERO)?;
+            let LackingPolicies { policies, .. } =
+                self.least_memory_policies().filter(|least| least.lack == Bytes::ZERO)?;
             let shape = self.shape_with_policies(&policies)?;
             self.simulate_policies(policies, &shape, 1.0)
         })
@@ -94,7 +108,7 @@ impl PlanStages<'_, '_> {
     /// All layers of a stage follow one policy, because for any largest working set no mix keeps less than the policy
     /// with the smallest stash. (If the host holds too little for all layers under that policy, some layers may still
     /// follow it, and less device memory would suffice.)
-    pub(crate) fn least_memory_policies(&self) -> Option<(Bytes, StagePolicies)> {
+    pub(crate) fn least_memory_policies(&self) -> Option<LackingPolicies> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
         let chunks = Evaluator::chunk_places(self.degrees, schedule, m);
@@ -116,7 +130,8 @@ impl PlanStages<'_, '_> {
         let of = |(layers, device): &(u64, u32)| run(*layers, least[*device as usize].1);
         let policies = StagePolicies::from_chunk_mixes(chunks.iter().map(of).collect());
         let shape = self.shape_with_policies(&policies)?;
-        Some((evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)), policies))
+        let lack = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m));
+        Some(LackingPolicies { lack, policies })
     }
 
     /// The plan with the fastest single policy for the layers of all stages; `None` if none fits.
@@ -259,9 +274,8 @@ impl PlanStages<'_, '_> {
         StagePolicies::from_chunk_mixes(found)
     }
 
-    /// The policies that rerun the first `count` layers of every chunk, with their shape and the bytes of memory that
-    /// they lack.
-    pub(crate) fn rerun_need(&self, count: u64) -> Option<(StagePolicies, PlanShape, Bytes)> {
+    /// The policies that rerun the first `count` layers of every chunk, and their need. `None` if they have no shape.
+    pub(crate) fn rerun_need(&self, count: u64) -> Option<RerunNeed> {
         let ((schedule, m), evaluator) = (self.run, &self.search.evaluator);
         let policies = StagePolicies::from_full_recompute_layers(count, &self.degrees.chunk_split());
         let shape = match policies.uniform_policy() {
@@ -270,16 +284,13 @@ impl PlanStages<'_, '_> {
             None => self.shape_with_policies(&policies)?,
         };
         let lack = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m));
-        Some((policies, shape, lack))
+        Some(RerunNeed { policies, shape, lack })
     }
 
     /// The plan that reruns the fewest first layers of every chunk so that it fits; `None` if it never fits.
     pub(crate) fn rerun_first_layers(&self) -> Option<StagedPlan> {
         let split = self.degrees.chunk_split();
-        let of = |count: u64| {
-            let (policies, shape, lack) = self.rerun_need(count)?;
-            (lack == Bytes::ZERO).then_some((policies, shape))
-        };
+        let of = |count: u64| self.rerun_need(count).filter(|need| need.lack == Bytes::ZERO);
         let most = (0..split.chunks).map(|place| split.layers_of_chunk(place)).max()?;
         let (mut low, mut high) = (0, most);
         let mut best = of(most)?;
@@ -290,7 +301,7 @@ impl PlanStages<'_, '_> {
                 None => low = middle,
             }
         }
-        self.simulate_policies(best.0, &best.1, 0.0)
+        self.simulate_policies(best.policies, &best.shape, 0.0)
     }
 }
 

@@ -2,7 +2,7 @@
 //! their bounds.
 
 use crate::planner::bounds::loads::{PassLoads, least_share_of_work};
-use crate::planner::search::found::{FoundPlans, PlanCandidate, SplitStatistics};
+use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate, SplitStatistics, group_places};
 use crate::planner::search::watch::PlanWatchState;
 use crate::planner::space::groups::{DegreeClass, PlanGroup};
 use crate::planner::{Job, PlanAnswer, PlanAttempt, PlanPart, PlanSpace, PlanWatch, Splits};
@@ -50,6 +50,26 @@ pub(crate) struct PlanSearch<'a> {
     pub standing: PlanWatchState<'a>,
     /// [`PlanSearch::lower_bound_of_group_at`] of every group; computed when a stop needs it.
     pub least: OnceLock<Vec<f64>>,
+}
+
+/// The results of one group, and the loads of its policies. A stopped group has fewer loads than policies.
+struct EvaluatedGroup {
+    found: FoundPlans,
+    loads: Vec<Option<PassLoads>>,
+}
+
+/// The results of all groups, and by group the loads of its policies.
+pub(crate) struct EvaluatedGroups {
+    pub found: FoundPlans,
+    pub loads: Vec<Vec<Option<PassLoads>>>,
+}
+
+/// The least share of all devices' work by pair of a group ([`PlanSearch::least_shares_of_group`]). Pairs with a share
+/// of `most` or more are pruned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkShares<'a> {
+    pub by_pair: &'a [f64],
+    pub most: f64,
 }
 
 /// Data that plans of a division share.
@@ -131,22 +151,19 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// The indices of all groups: degree class, and group in the class.
-    pub fn group_places(&self) -> Vec<(usize, usize)> {
-        self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect()
+    /// The places of all groups.
+    pub fn group_places(&self) -> Vec<GroupPlace> {
+        group_places(&self.families)
     }
 
-    /// Evaluates every plan, group by group. Returns the results, and by group the loads of its policies. A stopped
-    /// group has fewer loads than policies.
-    pub(crate) fn evaluate_all_groups(&self) -> (FoundPlans, Vec<Vec<Option<PassLoads>>>) {
+    /// Evaluates every plan, group by group.
+    pub(crate) fn evaluate_all_groups(&self) -> EvaluatedGroups {
         let places = self.group_places();
         self.standing.begin_part(PlanPart::Lots, places.len());
-        let each: Vec<(FoundPlans, Vec<Option<PassLoads>>)> = places
-            .par_iter()
-            .map_init(|| self.chip.clone(), |chip, &(family, lot)| self.evaluate_group(chip, family, lot))
-            .collect();
+        let each: Vec<EvaluatedGroup> =
+            places.par_iter().map_init(|| self.chip.clone(), |chip, &place| self.evaluate_group(chip, place)).collect();
         let (mut found, mut all) = (FoundPlans::default(), Vec::with_capacity(each.len()));
-        for (place, (mut one, loads)) in each.into_iter().enumerate() {
+        for (place, EvaluatedGroup { found: mut one, loads }) in each.into_iter().enumerate() {
             if loads.len() < self.policies.len() {
                 one.count_stopped_group(self.plan_count_of_group(places[place]));
                 self.standing.note_left_bound(self.lower_bound_of_group_at(place));
@@ -155,21 +172,20 @@ impl<'a> PlanSearch<'a> {
             all.push(loads);
         }
         found.prune_beaten(self.length);
-        (found, all)
+        EvaluatedGroups { found, loads: all }
     }
 
     /// Evaluates the plans of a group.
-    fn evaluate_group(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> (FoundPlans, Vec<Option<PassLoads>>) {
+    fn evaluate_group(&self, chip: &mut ChipTimes, place: GroupPlace) -> EvaluatedGroup {
         let mut loads = Vec::with_capacity(self.policies.len());
         let mut found = FoundPlans::default();
-        let (family, lot) = (family as u32, lot as u32);
-        let first = self.any_plan_of_group(family, lot);
+        let first = self.any_plan_of_group(place);
         let first_plan = self.plan_of(first);
-        let shares = self.least_shares_of_group(family, lot);
+        let shares = self.least_shares_of_group(place);
         let mut lowered = LoweredModel::new(self.job.model, &first_plan, self.job.stack);
         for (policy, activations) in self.policies.iter().enumerate() {
             if self.standing.should_stop() {
-                return (found, loads);
+                return EvaluatedGroup { found, loads };
             }
             let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
             let shape = match &mut lowered {
@@ -181,48 +197,44 @@ impl<'a> PlanSearch<'a> {
             // A plan with at least this share of all devices' work for one micro-batch cannot enter the list.
             let work = known.map_or(0.0, |loads| loads.all_loads(self.job.model.layers));
             let most = (self.limit - self.evaluator.overhead_per_step().0) / work;
-            self.evaluate_policy(
-                chip,
-                &shape,
-                plan,
-                (PlanCandidate { policy: policy as u32, ..first }, &shares, most),
-                &mut found,
-            );
+            let at = PlanCandidate { policy: policy as u32, ..first };
+            self.evaluate_policy(chip, &shape, plan, at, WorkShares { by_pair: &shares, most }, &mut found);
         }
         found.prune_beaten(self.length);
         self.standing.add_done(1, found.plans, found.cutoff_for_count(1));
-        (found, loads)
+        EvaluatedGroup { found, loads }
     }
 
     /// Any plan of a group.
-    pub fn any_plan_of_group(&self, family: u32, lot: u32) -> PlanCandidate {
-        let division = self.group_of(family, lot).pairs[0].0 as u32;
+    pub fn any_plan_of_group(&self, place: GroupPlace) -> PlanCandidate {
+        let division = self.group_of(place).pairs[0].0 as u32;
+        let GroupPlace { family, lot } = place;
         PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
     }
 
     /// The [`least_share_of_work`] of each of a group's pairs: the least over the pair's schedules.
-    pub fn least_shares_of_group(&self, family: u32, lot: u32) -> Vec<f64> {
+    pub fn least_shares_of_group(&self, at: GroupPlace) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
-            let division = &self.families[family as usize].divisions[place];
+            let division = &self.families[at.family as usize].divisions[place];
             let shares = division.schedules.iter().map(|schedule| least_share_of_work(&division.layout, *schedule, m));
             shares.fold(f64::INFINITY, f64::min)
         };
-        self.group_of(family, lot).pairs.iter().map(least).collect()
+        self.group_of(at).pairs.iter().map(least).collect()
     }
 
-    /// Evaluates the plans of a group under one policy. `plan` and `at` are any one of them, `shares` are the pairs'
-    /// shares of work, and pairs with a share of `most` or more are pruned.
+    /// Evaluates the plans of a group under one policy. `plan` and `at` are any one of them.
     pub fn evaluate_policy(
         &self,
         chip: &ChipTimes,
         shape: &Result<PlanShape, StepError>,
         mut plan: TrainingPlan,
-        (at, shares, most): (PlanCandidate, &[f64], f64),
+        at: PlanCandidate,
+        shares: WorkShares<'_>,
         found: &mut FoundPlans,
     ) {
         let (mut known, mut recent) = (KnownSends::default(), RecentChunks::default());
-        let lot = self.group_of(at.family, at.lot);
-        for (&(place, m), share) in lot.pairs.iter().zip(shares) {
+        let lot = self.group_of(at.group_place());
+        for (&(place, m), share) in lot.pairs.iter().zip(shares.by_pair) {
             let division = &self.families[at.family as usize].divisions[place];
             if !division.even && !self.open[at.policy as usize] {
                 continue;
@@ -236,7 +248,7 @@ impl<'a> PlanSearch<'a> {
                     continue;
                 }
             };
-            if *share >= most {
+            if *share >= shares.most {
                 found.plans += division.schedules.len();
                 found.rejected_by_bound += division.schedules.len();
                 continue;
@@ -270,8 +282,8 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    fn group_of(&self, family: u32, lot: u32) -> &PlanGroup {
-        &self.families[family as usize].lots[lot as usize]
+    fn group_of(&self, place: GroupPlace) -> &PlanGroup {
+        &self.families[place.family as usize].lots[place.lot as usize]
     }
 
     /// A plan by its indices.
@@ -298,7 +310,7 @@ impl<'a> PlanSearch<'a> {
         tried: SplitStatistics,
         top: usize,
     ) -> Result<PlanAnswer, StepError> {
-        self.finish_answer_on(&mut self.chip.clone(), found, (simulated, tried), top)
+        self.finish_answer_on(&mut self.chip.clone(), found, simulated, tried, top)
     }
 
     /// As [`Self::finish_answer`], with a chip that may have cached kernel times.
@@ -306,7 +318,8 @@ impl<'a> PlanSearch<'a> {
         &self,
         chip: &mut ChipTimes,
         found: FoundPlans,
-        (simulated, tried): (usize, SplitStatistics),
+        simulated: usize,
+        tried: SplitStatistics,
         top: usize,
     ) -> Result<PlanAnswer, StepError> {
         let mut answer = PlanAnswer {

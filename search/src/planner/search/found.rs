@@ -1,11 +1,27 @@
 //! Plans found by a search, by index: the fastest, those that are only bounded, and counts of the others.
 
+use crate::planner::space::groups::DegreeClass;
 use sim::units::Bytes;
 use step::StepError;
 use workloads::LayerEnds;
 
 /// Largest relative difference of times that are equal except for rounding.
 pub(crate) const ROUNDING: f64 = 1e-9;
+
+/// A group of plans by its indices: degree class, and group in the class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupPlace {
+    pub family: u32,
+    pub lot: u32,
+}
+
+/// The places of all groups of these classes.
+pub(crate) fn group_places(classes: &[DegreeClass]) -> Vec<GroupPlace> {
+    let of_class = |(family, class): (usize, &DegreeClass)| {
+        (0..class.lots.len()).map(move |lot| GroupPlace { family: family as u32, lot: lot as u32 })
+    };
+    classes.iter().enumerate().flat_map(of_class).collect()
+}
 
 /// A plan by its indices in the search, ordered by time.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -23,6 +39,11 @@ pub(crate) struct PlanCandidate {
 }
 
 impl PlanCandidate {
+    /// The group of the plan.
+    pub fn group_place(&self) -> GroupPlace {
+        GroupPlace { family: self.family, lot: self.lot }
+    }
+
     /// True if both plans are equal except for policy and split of the layers.
     pub fn is_split_of(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.division, c.schedule);

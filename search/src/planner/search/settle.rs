@@ -130,7 +130,8 @@ impl PlanSearch<'_> {
         shape: &PlanShape,
         degrees: &DegreeCosts,
         sends: &PipelineSends,
-        (schedule, micro_batches): (PipelineSchedule, u64),
+        schedule: PipelineSchedule,
+        micro_batches: u64,
         closed: Seconds,
     ) -> Result<Seconds, StepError> {
         Ok(match self.timing_method(shape, schedule) {
@@ -152,6 +153,6 @@ impl PlanSearch<'_> {
         let degrees =
             self.divisions_of(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.pipeline_sends(&shapes.chip, &shape, &plan);
-        Ok(self.simulate_plan(&shape, degrees, &sends, (plan.schedule, plan.micro_batches()), closed)?.0)
+        Ok(self.simulate_plan(&shape, degrees, &sends, plan.schedule, plan.micro_batches(), closed)?.0)
     }
 }

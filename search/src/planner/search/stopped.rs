@@ -3,8 +3,7 @@
 use crate::planner::MixStatistics;
 use crate::planner::bounds::loads::PassLoads;
 use crate::planner::search::core::PlanSearch;
-use crate::planner::search::found::FoundPlans;
-use crate::planner::search::found::ROUNDING;
+use crate::planner::search::found::{FoundPlans, GroupPlace, ROUNDING};
 use rayon::prelude::*;
 use sim::units::Seconds;
 use step::{Fidelity, LoweredModel, TrainingPlan};
@@ -12,10 +11,11 @@ use workloads::StagePolicies;
 
 impl PlanSearch<'_> {
     /// Number of plans of a group, over all policies.
-    pub(crate) fn plan_count_of_group(&self, (family, lot): (usize, usize)) -> usize {
-        let family = &self.families[family];
+    pub(crate) fn plan_count_of_group(&self, place: GroupPlace) -> usize {
+        let family = &self.families[place.family as usize];
         let of = |open: bool| -> usize {
-            let divisions = family.lots[lot].pairs.iter().map(|(division, _)| &family.divisions[*division]);
+            let divisions =
+                family.lots[place.lot as usize].pairs.iter().map(|(division, _)| &family.divisions[*division]);
             divisions.filter(|division| division.even || open).map(|division| division.schedules.len()).sum()
         };
         let [even, all] = [false, true].map(of);
@@ -27,15 +27,14 @@ impl PlanSearch<'_> {
     pub(crate) fn lower_bound_of_group_at(&self, place: usize) -> f64 {
         let all = self.least.get_or_init(|| {
             let peak = self.chip.with_fidelity(Fidelity::Peak);
-            let least = |chip: &mut step::ChipTimes, &(family, lot): &(usize, usize)| {
-                let first = self.plan_of(self.any_plan_of_group(family as u32, lot as u32));
+            let least = |chip: &mut step::ChipTimes, &place: &GroupPlace| {
+                let first = self.plan_of(self.any_plan_of_group(place));
                 let kept = TrainingPlan { activations: StagePolicies::default(), ..first };
                 let lowered = LoweredModel::new(self.job.model, &kept, self.job.stack);
                 let shape = lowered.and_then(|mut lowered| lowered.plan_shape(chip, self.job.fabric, &kept));
                 let work = shape
                     .map_or(0.0, |shape| PassLoads::of_shape(&shape, self.job.stack).all_loads(self.job.model.layers));
-                let share =
-                    self.least_shares_of_group(family as u32, lot as u32).into_iter().fold(f64::INFINITY, f64::min);
+                let share = self.least_shares_of_group(place).into_iter().fold(f64::INFINITY, f64::min);
                 (work * share + self.evaluator.overhead_per_step().0) * (1.0 - ROUNDING)
             };
             self.group_places().par_iter().map_init(|| peak.clone(), least).collect()

@@ -59,8 +59,8 @@ impl PlanSearch<'_> {
         let mut splits = loads.near_splits_by_bound(layers, &plan, limit, &mut rest);
         let even = plan.layout.chunk_split(layers).ok();
         std::iter::from_fn(|| splits.next_below(&loads, &plan, limit, &rest))
-            .filter(|(_, split)| Some(*split) != even)
-            .filter_map(|(_, split)| split.layer_ends())
+            .filter(|least| Some(least.split) != even)
+            .filter_map(|least| least.split.layer_ends())
             .collect()
     }
 }

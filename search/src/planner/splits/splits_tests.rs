@@ -127,21 +127,21 @@ proptest! {
             let with_exchange = ends.fold(time, f64::max);
             prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
             for split in tried.iter().filter(|split| listed(split) == list) {
-                let busy = loads.lower_bound_of_split(split, (&layout, schedule, m), |_| 0.0);
+                let busy = loads.lower_bound_of_split(split, &layout, schedule, m, |_| 0.0);
                 let paths = loads.lower_bound_by_paths(split, &layout, schedule, m);
                 prop_assert!(busy.max(paths) <= time * (1.0 + 1e-9), "{list:?}: {busy} {paths} {time}");
                 prop_assert!(share <= busy * (1.0 + 1e-9), "{list:?}: {share} {busy}");
-                let exchanged = loads.lower_bound_of_split(split, (&layout, schedule, m), late);
+                let exchanged = loads.lower_bound_of_split(split, &layout, schedule, m, late);
                 prop_assert!(exchanged >= busy && exchanged <= with_exchange * (1.0 + 1e-9), "{list:?}: {exchanged} {with_exchange}");
             }
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
         for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
             let mut waiting = loads.splits_by_bound(n, &plan, limit, &mut Passes);
-            let each: Vec<(f64, ChunkSplit)> = std::iter::from_fn(|| waiting.next_below(&loads, &plan, limit, &Passes)).collect();
-            prop_assert!(each.is_sorted_by(|a, b| (a.0, a.1) <= (b.0, b.1)));
-            let mut found: Vec<ChunkSplit> = each.into_iter().map(|(_, split)| split).collect();
-            let bound = |s: &ChunkSplit| loads.lower_bound_of_split(s, (&layout, schedule, m), |_| 0.0).max(loads.lower_bound_by_paths(s, &layout, schedule, m));
+            let each: Vec<_> = std::iter::from_fn(|| waiting.next_below(&loads, &plan, limit, &Passes)).collect();
+            prop_assert!(each.is_sorted_by(|a, b| (a.bound, a.split) <= (b.bound, b.split)));
+            let mut found: Vec<ChunkSplit> = each.into_iter().map(|least| least.split).collect();
+            let bound = |s: &ChunkSplit| loads.lower_bound_of_split(s, &layout, schedule, m, |_| 0.0).max(loads.lower_bound_by_paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();
             below.sort();

@@ -27,7 +27,7 @@
 use crate::planner::PlanPart;
 use crate::planner::bounds::loads::{PassLoads, SecondsByHolding, SplitCosts, least_share_of_work};
 use crate::planner::search::core::{PlanSearch, SPARE};
-use crate::planner::search::found::{FoundPlans, PlanCandidate, ROUNDING, SplitStatistics};
+use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate, ROUNDING, SplitStatistics};
 use crate::planner::search::settle::TimingMethod;
 use crate::planner::space::plan_space::SPLIT_TOLERANCE;
 use rayon::prelude::*;
@@ -132,6 +132,12 @@ impl GroupDegrees<'_> {
     }
 }
 
+/// The plans of a group with uneven splits that were found, and counts of the splits.
+pub(crate) struct FoundSplits {
+    pub plans: FoundPlans,
+    pub statistics: SplitStatistics,
+}
+
 /// The splits of a plan's layers that are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SplitReach {
@@ -169,15 +175,15 @@ impl PlanSearch<'_> {
     /// Gives every plan of the list its best split, and adds every plan that enters the list with its best split.
     /// `loads` are those of every group's policies, in the order of [`PlanSearch::group_places`].
     pub(crate) fn find_best_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
-        self.search_uneven_splits(found, loads, SplitReach::All, (self.length - SPARE, 0.0))
+        self.search_uneven_splits(found, loads, SplitReach::All, self.length - SPARE, 0.0)
     }
 
     /// Gives plans of the list, and plans that then enter it, the best split near the even one. Adds any plan that
     /// another split makes faster than the first by more than [`SPLIT_TOLERANCE`], and gives the first plan its best
     /// split.
     pub(crate) fn find_near_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
-        let near = self.search_uneven_splits(found, loads, SplitReach::Near, (self.length - SPARE, 0.0));
-        let all = self.search_uneven_splits(found, loads, SplitReach::All, (1, SPLIT_TOLERANCE));
+        let near = self.search_uneven_splits(found, loads, SplitReach::Near, self.length - SPARE, 0.0);
+        let all = self.search_uneven_splits(found, loads, SplitReach::All, 1, SPLIT_TOLERANCE);
         SplitStatistics { splits: all.splits, tried: near.tried + all.tried + self.polish_first_plan(found, loads) }
     }
 
@@ -187,34 +193,31 @@ impl PlanSearch<'_> {
         // After a stop, the first plan is within the tolerance of the splits that were tried.
         let first = found.best.first().filter(|_| !self.standing.should_stop());
         let Some(first) = first.map(|first| PlanCandidate { ends: None, ..*first }) else { return 0 };
-        let place = self.group_places().iter().position(|place| *place == (first.family as usize, first.lot as usize));
+        let place = self.group_places().iter().position(|place| *place == first.group_place());
         let loads = place.and_then(|place| loads[place].get(first.policy as usize)).and_then(Option::as_ref);
         let (plan, mut chip) = (self.plan_of(first), self.chip.clone());
         let (Some(loads), true) = (loads, plan.layout.pipeline > 1) else { return 0 };
         let Ok(shape) = PlanShape::new(&mut chip, self.job.model, self.job.fabric, &plan) else { return 0 };
         let mut shared = GroupDegrees { chip: &mut chip, degrees: BTreeMap::new(), known: Default::default() };
         let sought = SplitGoal { reach: SplitReach::All, limit: first.time, place: 1, gain: 0.0 };
-        let (best, tried) = self.find_best_split(&mut shared, &shape, &plan, first, loads, sought);
+        let TriedSplits { best, tried } = self.find_best_split(&mut shared, &shape, &plan, first, loads, sought);
         best.into_iter().for_each(|best| found.insert_with_split(best, self.length));
         tried
     }
 
-    /// The plans of a group that some split makes faster than `limit` seconds, and the counts of splits. `known` holds
-    /// the group's plans in the list, and the loads of its policies.
+    /// The plans of a group that some split makes faster than `limit` seconds. `listed` are the group's plans in the
+    /// list, `loads` those of its policies.
     pub(crate) fn best_splits_of_group(
         &self,
         chip: &mut ChipTimes,
-        place: (usize, usize),
-        known: (&[PlanCandidate], &[Option<PassLoads>]),
+        place: GroupPlace,
+        listed: &[PlanCandidate],
+        loads: &[Option<PassLoads>],
         limit: f64,
-    ) -> (FoundPlans, SplitStatistics) {
-        let (gain, place_in_list) = (self.split_tolerance, self.length - SPARE);
-        self.search_uneven_splits_of_group(
-            chip,
-            place,
-            known,
-            SplitGoal { reach: SplitReach::All, limit: limit * (1.0 - gain), place: place_in_list, gain },
-        )
+    ) -> FoundSplits {
+        let (gain, rank) = (self.split_tolerance, self.length - SPARE);
+        let sought = SplitGoal { reach: SplitReach::All, limit: limit * (1.0 - gain), place: rank, gain };
+        self.search_uneven_splits_of_group(chip, place, listed, loads, sought)
     }
 
     fn search_uneven_splits(
@@ -222,35 +225,25 @@ impl PlanSearch<'_> {
         found: &mut FoundPlans,
         loads: &[Vec<Option<PassLoads>>],
         reach: SplitReach,
-        (place, gain): (usize, f64),
+        place: usize,
+        gain: f64,
     ) -> SplitStatistics {
         let limit = self.limit.min(SplitGoal::cutoff_seconds(found, place, gain));
         let sought = SplitGoal { reach, limit, place, gain };
         let places = self.group_places();
         self.standing.begin_part(PlanPart::Splits, places.len());
         let listed = &found.best;
-        let each: Vec<(FoundPlans, SplitStatistics)> = places
-            .par_iter()
-            .zip(loads)
-            .map_init(
-                || self.chip.clone(),
-                |chip, (&(family, lot), loads)| {
-                    let here = listed.iter().filter(|c| (c.family as usize, c.lot as usize) == (family, lot));
-                    let (one, tried) = self.search_uneven_splits_of_group(
-                        chip,
-                        (family, lot),
-                        (&here.copied().collect::<Vec<_>>(), loads),
-                        sought,
-                    );
-                    self.standing.add_done(1, 0, one.cutoff_for_count(1));
-                    (one, tried)
-                },
-            )
-            .collect();
+        let search = |chip: &mut ChipTimes, (&place, loads): (&GroupPlace, &Vec<Option<PassLoads>>)| {
+            let here: Vec<PlanCandidate> = listed.iter().filter(|c| c.group_place() == place).copied().collect();
+            let one = self.search_uneven_splits_of_group(chip, place, &here, loads, sought);
+            self.standing.add_done(1, 0, one.plans.cutoff_for_count(1));
+            one
+        };
+        let each: Vec<FoundSplits> = places.par_iter().zip(loads).map_init(|| self.chip.clone(), search).collect();
         let mut all = SplitStatistics::default();
-        for (one, tried) in each {
-            one.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
-            all = SplitStatistics { splits: all.splits + tried.splits, tried: all.tried + tried.tried };
+        for FoundSplits { plans, statistics } in each {
+            plans.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
+            all = SplitStatistics { splits: all.splits + statistics.splits, tried: all.tried + statistics.tried };
         }
         all
     }
@@ -258,13 +251,14 @@ impl PlanSearch<'_> {
     fn search_uneven_splits_of_group(
         &self,
         chip: &mut ChipTimes,
-        (family, lot): (usize, usize),
-        (listed, loads): (&[PlanCandidate], &[Option<PassLoads>]),
+        place: GroupPlace,
+        listed: &[PlanCandidate],
+        loads: &[Option<PassLoads>],
         sought: SplitGoal,
-    ) -> (FoundPlans, SplitStatistics) {
+    ) -> FoundSplits {
         let (mut found, mut tried) = (FoundPlans::default(), SplitStatistics::default());
         let layers = self.job.model.layers;
-        let open = self.open_plans(family, lot);
+        let open = self.open_plans(place);
         let overhead = self.evaluator.overhead_per_step().0;
         let mut shared = GroupDegrees { chip, degrees: BTreeMap::new(), known: Default::default() };
         // Plans are tried in the order of their bounds, because few later bounds are below the times found first.
@@ -275,7 +269,7 @@ impl PlanSearch<'_> {
                 continue;
             }
             let is_open = |plan: &&OpenPlan| {
-                let candidate = self.candidate_with_split((family, lot), policy, plan);
+                let candidate = self.candidate_with_split(place, policy, plan);
                 self.open[policy] && plan.usual || listed.iter().any(|one| one.is_same_plan(&candidate))
             };
             let work = loads.all_loads(layers);
@@ -295,28 +289,28 @@ impl PlanSearch<'_> {
                 self.standing.note_left_bound(bound);
                 break;
             }
-            let candidate = self.candidate_with_split((family, lot), policy, plan);
+            let candidate = self.candidate_with_split(place, policy, plan);
             let first = self.plan_of(candidate);
             let lowered = lowered.get_or_insert_with(|| LoweredModel::new(self.job.model, &first, self.job.stack));
             let Ok(lowered) = lowered else { break };
             let shape = shapes[policy].get_or_insert_with(|| lowered.plan_shape(shared.chip, self.job.fabric, &first));
             let Ok(shape) = shape else { continue };
             let sought = SplitGoal { limit: sought.list_limit(&found), ..sought };
-            let (best, count) = self.find_best_split(&mut shared, shape, &first, candidate, loads, sought);
-            tried.tried += count;
-            if let Some(best) = best {
+            let one = self.find_best_split(&mut shared, shape, &first, candidate, loads, sought);
+            tried.tried += one.tried;
+            if let Some(best) = one.best {
                 found.insert_timed(best, self.length);
             }
         }
-        (found, tried)
+        FoundSplits { plans: found, statistics: tried }
     }
 
     /// The plans of a group, under one policy, that have uneven splits.
-    fn open_plans(&self, family: usize, lot: usize) -> Vec<OpenPlan> {
+    fn open_plans(&self, group: GroupPlace) -> Vec<OpenPlan> {
         let mut open = Vec::new();
         let mut counted = (0, 0);
-        let (divided, family) = (self.divisions_of(family as u32), &self.families[family]);
-        for (pair, &(place, m)) in family.lots[lot].pairs.iter().enumerate() {
+        let (divided, family) = (self.divisions_of(group.family), &self.families[group.family as usize]);
+        for (pair, &(place, m)) in family.lots[group.lot as usize].pairs.iter().enumerate() {
             let (division, (most, late)) = (&family.divisions[place], divided[place].busiest);
             if division.layout.pipeline < 2 {
                 continue;
@@ -335,12 +329,13 @@ impl PlanSearch<'_> {
         open
     }
 
-    fn candidate_with_split(&self, (family, lot): (usize, usize), policy: usize, open: &OpenPlan) -> PlanCandidate {
-        let (division, _) = self.families[family].lots[lot].pairs[open.pair];
+    fn candidate_with_split(&self, place: GroupPlace, policy: usize, open: &OpenPlan) -> PlanCandidate {
+        let GroupPlace { family, lot } = place;
+        let (division, _) = self.families[family as usize].lots[lot as usize].pairs[open.pair];
         PlanCandidate {
             time: 0.0,
-            family: family as u32,
-            lot: lot as u32,
+            family,
+            lot,
             policy: policy as u32,
             division: division as u32,
             schedule: open.schedule as u32,
@@ -363,9 +358,9 @@ impl PlanSearch<'_> {
         }
         match self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, degrees, sends, plan.schedule, m) {
             PassesTime::Exact(time) => time.0,
-            PassesTime::AtLeast(closed) => self
-                .simulate_plan(shape, degrees, sends, (plan.schedule, m), closed)
-                .map_or(f64::INFINITY, |time| time.0),
+            PassesTime::AtLeast(closed) => {
+                self.simulate_plan(shape, degrees, sends, plan.schedule, m, closed).map_or(f64::INFINITY, |time| time.0)
+            }
         }
     }
 
@@ -390,7 +385,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The fastest uneven split of a plan that fits and is below the goal's limit, and the number of splits evaluated.
+    /// The fastest uneven split of a plan that fits and is below the goal's limit.
     fn find_best_split(
         &self,
         shared: &mut GroupDegrees<'_>,
@@ -399,10 +394,10 @@ impl PlanSearch<'_> {
         candidate: PlanCandidate,
         loads: &PassLoads,
         sought: SplitGoal,
-    ) -> (Option<PlanCandidate>, u64) {
+    ) -> TriedSplits {
         let (layers, domain) = (self.job.model.layers, self.job.sharding_domain(plan));
         if !self.evaluator.may_fit(shape, plan, domain) {
-            return (None, 0);
+            return TriedSplits { best: None, tried: 0 };
         }
         let sends = self.evaluator.pipeline_sends(shared.chip, shape, plan);
         let (even, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead_per_step().0);
@@ -413,52 +408,54 @@ impl PlanSearch<'_> {
             SplitReach::All => loads.splits_by_bound(layers, plan, limit - overhead, &mut rest),
             SplitReach::Near => loads.near_splits_by_bound(layers, plan, limit - overhead, &mut rest),
         };
-        let mut trial =
-            SplitTrial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
-        let (mut open, mut lowest, mut tried): (Vec<(Seconds, Option<LayerEnds>)>, f64, u64) =
-            (Vec::new(), f64::INFINITY, 0);
-        while let Some((bound, split)) = splits.next_below(&loads, plan, trial.cutoff_seconds() - overhead, &rest) {
-            if Some(split) == even {
+        let mut trial = SplitTrial {
+            search: self,
+            shape,
+            plan: plan.clone(),
+            candidate,
+            sends,
+            domain,
+            limit,
+            best: None,
+            lowest: f64::INFINITY,
+            waiting: Vec::new(),
+        };
+        let mut tried = 0;
+        while let Some(least) = splits.next_below(&loads, plan, trial.cutoff_seconds() - overhead, &rest) {
+            if Some(least.split) == even {
                 continue;
             }
+            let bound = least.bound + overhead;
             if self.standing.should_stop() {
-                self.standing.note_left_bound(bound + overhead);
+                self.standing.note_left_bound(bound);
                 break;
             }
             // A split that is no faster than the evaluated one is useless. If few splits are searched, this is checked
             // afterwards.
             if tried == 0 && sought.reach == SplitReach::All && sought.gain == 0.0 {
                 trial.limit = limit.min(self.known_time_of(shape, plan, candidate, &trial.sends));
-                if bound + overhead >= trial.limit {
+                if bound >= trial.limit {
                     break;
                 }
             }
             tried += 1;
-            let bounds = |time: f64| bound + overhead <= time * (1.0 + ROUNDING);
-            match trial.time_of_split(rest.shared, split.layer_ends()) {
-                Some(PassesTime::AtLeast(time)) if self.timing_method(shape, plan.schedule) == TimingMethod::Closed => {
-                    trial.take_time(time)
-                }
-                Some(PassesTime::Exact(time)) => {
-                    debug_assert!(bounds(time.0), "{split}: {bound} and {overhead} above {time}");
-                    trial.take_time(time);
-                }
-                // The split with the lowest bound so far is simulated at once; the others wait for its time.
-                Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
-                    lowest = at_least.0;
-                    let played = trial.play_split(rest.shared, split.layer_ends(), at_least);
-                    debug_assert!(
-                        played.is_none_or(|time| bounds(time.0)),
-                        "{split}: {bound} and {overhead} above {played:?}"
-                    );
-                }
-                Some(PassesTime::AtLeast(bound)) => open.push((bound, split.layer_ends())),
-                None => {}
-            }
+            trial.try_split(rest.shared, least.split, bound);
         }
-        trial.play_in_order(shared, open);
-        (trial.best, tried)
+        trial.play_in_order(shared);
+        TriedSplits { best: trial.best, tried }
     }
+}
+
+/// The fastest split of a plan, if one is useful, and the number of splits evaluated.
+struct TriedSplits {
+    best: Option<PlanCandidate>,
+    tried: u64,
+}
+
+/// A split that fits and whose time is known only to be at least `bound`.
+struct WaitingSplit {
+    bound: Seconds,
+    ends: Option<LayerEnds>,
 }
 
 /// Tries a plan under different splits, one after another.
@@ -472,9 +469,38 @@ struct SplitTrial<'t> {
     limit: f64,
     /// The fastest plan so far, if it is below the limit.
     best: Option<PlanCandidate>,
+    /// The least bound in seconds of the splits simulated at once.
+    lowest: f64,
+    waiting: Vec<WaitingSplit>,
 }
 
 impl SplitTrial<'_> {
+    /// Times a split with a lower bound of `bound` seconds on its step. A split without a closed form is simulated at
+    /// once if its bound is the lowest so far; the others wait for its time.
+    fn try_split(&mut self, shared: &mut GroupDegrees<'_>, split: ChunkSplit, bound: f64) {
+        let holds = |time: f64| bound <= time * (1.0 + ROUNDING);
+        match self.time_of_split(shared, split.layer_ends()) {
+            Some(PassesTime::AtLeast(time))
+                if self.search.timing_method(self.shape, self.plan.schedule) == TimingMethod::Closed =>
+            {
+                self.take_time(time);
+            }
+            Some(PassesTime::Exact(time)) => {
+                debug_assert!(holds(time.0), "{split}: {bound} above {time}");
+                self.take_time(time);
+            }
+            Some(PassesTime::AtLeast(at_least)) if at_least.0 < self.lowest => {
+                self.lowest = at_least.0;
+                let played = self.play_split(shared, split.layer_ends(), at_least);
+                debug_assert!(played.is_none_or(|time| holds(time.0)), "{split}: {bound} above {played:?}");
+            }
+            Some(PassesTime::AtLeast(bound)) => {
+                self.waiting.push(WaitingSplit { bound, ends: split.layer_ends() });
+            }
+            None => {}
+        }
+    }
+
     /// The time in seconds from which on a split is useless.
     fn cutoff_seconds(&self) -> f64 {
         self.best.map_or(self.limit, |best| best.time * (1.0 - self.search.split_tolerance))
@@ -499,10 +525,11 @@ impl SplitTrial<'_> {
         (time.seconds().0 < self.cutoff_seconds() && fits()).then_some(time)
     }
 
-    /// Simulates the schedule under splits that fit, in ascending order of their bounds, as long as these are useful.
-    fn play_in_order(&mut self, shared: &mut GroupDegrees<'_>, mut splits: Vec<(Seconds, Option<LayerEnds>)>) {
-        splits.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
-        for (bound, ends) in splits {
+    /// Simulates the schedule under the waiting splits, in ascending order of their bounds, as long as these are useful.
+    fn play_in_order(&mut self, shared: &mut GroupDegrees<'_>) {
+        let mut splits = std::mem::take(&mut self.waiting);
+        splits.sort_by(|a, b| a.bound.0.total_cmp(&b.bound.0).then(a.ends.cmp(&b.ends)));
+        for WaitingSplit { bound, ends } in splits {
             if bound.0 >= self.cutoff_seconds() {
                 break;
             }
@@ -526,7 +553,7 @@ impl SplitTrial<'_> {
         let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());
         let degrees =
             shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
-        let played = |degrees| self.search.simulate_plan(self.shape, degrees, &self.sends, (schedule, m), closed).ok();
+        let played = |degrees| self.search.simulate_plan(self.shape, degrees, &self.sends, schedule, m, closed).ok();
         let time = degrees.and_then(played)?;
         self.take_time(time);
         Some(time)
