@@ -48,6 +48,7 @@ pub use plan::TrainingPlan;
 pub use stack::bridge_fields::{BRIDGE_FIELDS, BridgeField, FieldKind, FieldReading, PythonLiteral};
 pub use stack::calibrate;
 pub use stack::discouraged_kind::DiscouragedKind;
+pub use stack::fitted_run::{FittedRun, FittedRuns};
 pub use stack::framework::{Framework, FrameworkOptions, KeyValueHeadRule, MixKind, PolicyKind, ScheduleKind};
 pub use stack::kept_formats::{KeptFormatError, KeptFormats, MasterCopy};
 pub use stack::model_names::TORCHTITAN_MODELS;

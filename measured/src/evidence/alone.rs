@@ -11,7 +11,8 @@
 //! number, and a large set does not dominate.
 
 use super::Grade;
-use super::interval::{CONFIDENCE, PredictionInterval};
+use super::interval::PredictionInterval;
+use super::next_error::CONFIDENCE;
 use super::table::ResidualTableError;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
 use sim::network::{Fabric, Topology};
 use std::collections::BTreeSet;
-use step::{ExecutionMode, SoftwareStack, TrainingPlan};
+use step::{ExecutionMode, FittedRuns, SoftwareStack, TrainingPlan};
 use workloads::Model;
 
 /// The name of a chip, fabric or stack, with its kind. Those of one kind are related.
@@ -19,7 +19,7 @@ pub struct NamedKind {
 }
 
 /// The facts on which a predicted step or peak rests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredictionFacts {
     /// The chip. Chips of one kind run products in the same way: by tiles of a library, or on systolic arrays.
@@ -33,6 +33,9 @@ pub struct PredictionFacts {
     pub mechanisms: BTreeSet<Mechanism>,
     /// Number of chips of the cluster.
     pub chips: u32,
+    /// The runs that the stack was fitted to. Records do not keep them.
+    #[serde(skip)]
+    pub own_runs: FittedRuns,
 }
 
 impl PredictionFacts {
@@ -51,6 +54,7 @@ impl PredictionFacts {
             stack: NamedKind { name: stack.name.clone(), kind: stack_kind(stack) },
             mechanisms: mechanisms_of_plan(model, plan, stack, fabric.fast_domain_devices()),
             chips: u32::try_from(plan.layout.device_count()).unwrap_or(u32::MAX),
+            own_runs: stack.runs.clone(),
         }
     }
 }

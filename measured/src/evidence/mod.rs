@@ -13,10 +13,13 @@
 
 mod alone;
 mod coverage;
+mod distance;
 mod facts;
 mod grounds;
 mod interval;
 mod mechanism;
+mod next_error;
+mod own_runs;
 mod ratio;
 mod scheme;
 mod table;
@@ -24,8 +27,9 @@ mod table;
 pub use alone::{AloneCoverage, AloneFacts, AloneHeldOut, AloneResiduals, AloneRow, RunsAlone};
 pub use coverage::{IntervalCoverage, RatioCoverage, coverage_by_data_set, coverage_of_ratios};
 pub use facts::{NamedKind, PredictionFacts};
-pub use interval::{CONFIDENCE, PredictionInterval};
+pub use interval::PredictionInterval;
 pub use mechanism::{Mechanism, mechanisms_of_plan, mechanisms_of_policy};
+pub use next_error::CONFIDENCE;
 pub use ratio::PairKind;
 pub use scheme::HoldOutScheme;
 pub use table::{COLUMNS, PredictedQuantity, ResidualTable, ResidualTableError};
@@ -107,7 +111,8 @@ impl ResidualTable {
     /// Returns all grounds of a prediction with their grades.
     #[must_use]
     pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
-        let rows = grounds::GroundRows { rows: self.rows_of(quantity).collect(), facts };
+        let own = own_runs::own_rows(quantity, facts);
+        let rows = grounds::GroundRows { rows: self.rows_of(quantity).chain(&own).collect(), facts };
         rows.list_grounds()
     }
 }

@@ -2,10 +2,9 @@
 //! is more certain than either step. The interval rests on measured pairs: runs of one job (model, sequence length,
 //! batch, number of chips, precision) that differ in the same way as the two predictions.
 
-use super::interval::{
-    ErrorSpread, LEAST_FREEDOM, LIKENESS, NEIGHBOURS, NextError, PredictionInterval, distance_of_facts,
-    independent_count, tail_fraction,
-};
+use super::distance::{LIKENESS, distance_of_facts};
+use super::interval::{NEIGHBOURS, PredictionInterval};
+use super::next_error::{ErrorSpread, LEAST_FREEDOM, NextError, independent_count, tail_fraction};
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use super::{HoldOutScheme, PredictionFacts};
 use std::collections::BTreeMap;

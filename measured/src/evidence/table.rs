@@ -3,6 +3,7 @@
 use super::{Mechanism, NamedKind, PredictionFacts};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use step::FittedRuns;
 use thiserror::Error;
 
 /// The columns of a table of residuals.
@@ -135,6 +136,7 @@ fn parse_row(cells: &[&str]) -> Result<(PredictedQuantity, ResidualRow), String>
         stack: kind(9),
         mechanisms: cells[11].split('+').filter(|m| !m.is_empty()).map(Mechanism::from_name).collect(),
         chips: number(12)? as u32,
+        own_runs: FittedRuns::default(),
     };
     let held_out = [optional(14)?, optional(15)?, optional(16)?, optional(17)?];
     let fold = [number(18)? as usize, number(19)? as usize];

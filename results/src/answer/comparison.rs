@@ -680,6 +680,7 @@ mod tests {
                 stack: named("megatron_bridge", "stream 95/24/700 us"),
                 mechanisms: std::collections::BTreeSet::new(),
                 chips: 64,
+                own_runs: step::FittedRuns::default(),
             }),
             ..entry(chip, Some(rate))
         };

@@ -8,7 +8,7 @@ use crate::progress;
 use interop::log::LogContext;
 use measured::validate::ValidateOptions;
 use measured::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
-use results::text::format_count;
+use results::text::{fold_line, format_count};
 use serde::Serialize;
 use step::SoftwareStack;
 
@@ -64,5 +64,9 @@ fn answer_text(answer: &CalibratedStackAnswer) -> String {
     text.push_str(&errors::errors_table(&["quantity", "rows fitted"], "models", &rows));
     text.push('\n');
     text.push_str(&scalars_table(answer.parts.iter().flat_map(|part| &part.scalars)));
+    text.push_str(&fold_line(
+        "The stack that --out writes has the runs' held-out errors. On the runs' chips and fabrics, intervals under it \
+        rest on them.",
+    ));
     text
 }

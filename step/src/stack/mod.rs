@@ -5,6 +5,7 @@ pub(crate) mod bridge_fields;
 pub mod calibrate;
 mod discouraged;
 pub(crate) mod discouraged_kind;
+pub(crate) mod fitted_run;
 pub(crate) mod framework;
 pub(crate) mod kept_formats;
 pub(crate) mod model_names;

@@ -1,5 +1,6 @@
 //! Single options of a stack, set by name: `overlap.tensor = 1`, `kernels.shard_within_domain = true`.
 
+use super::fitted_run::FittedRuns;
 use super::software::StackError;
 use crate::SoftwareStack;
 use sim::files::{FaultParts, StructuredError};
@@ -112,6 +113,8 @@ impl SoftwareStack {
         let mut stack: Self =
             file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
         stack.name = format!("{} with {key}={value}", self.name);
+        // The runs were measured without this option.
+        stack.runs = FittedRuns::default();
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
         stack.check_values(&self.name).map_err(|error| OptionError::OutOfRange(Box::new(error)))?;
         Ok(stack)

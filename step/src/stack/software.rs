@@ -1,6 +1,7 @@
 //! The software that runs a step: its kernels, launch costs, overlaps and own memory. `step/stacks/` has one TOML file
 //! per stack. Every scalar has its source, or the data that it was fitted on.
 
+use crate::stack::fitted_run::FittedRuns;
 use crate::stack::framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
@@ -404,6 +405,9 @@ pub struct SoftwareStack {
     pub framework: FrameworkOptions,
     /// Source of each value, by `table.key` or by table; every value has one.
     pub sources: BTreeMap<String, String>,
+    /// The runs that it was fitted to, if a user calibrated it.
+    #[serde(default, skip_serializing_if = "FittedRuns::is_empty")]
+    pub runs: FittedRuns,
 }
 
 impl SoftwareStack {
@@ -587,6 +591,10 @@ impl SoftwareStack {
                 limit: "must be false beside kernels.elementwise_fusion = true".to_owned(),
                 cure: "set kernels.elementwise_fusion to false first, or leave the key out",
             });
+        }
+        if let Some((key, value, limit)) = self.runs.wrong_value() {
+            let cure = "make the file with coplace calibrate, or leave the runs out";
+            return Err(StackError::Value { file: file.to_owned(), key, value, limit, cure });
         }
         match self.values_with_ranges().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
             Some((key, value, min, max)) => Err(StackError::Value {

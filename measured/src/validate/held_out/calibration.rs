@@ -1,14 +1,14 @@
 //! Fits a software stack to a user's own runs.
 
-use super::{FoldJob, LEAST_ROWS, MeasuredRows, MeasuredStep, RowFolds, StackUnit, measured_members};
+use super::{FoldJob, LEAST_ROWS, LOST, MeasuredRows, MeasuredStep, RowFolds, StackUnit, measured_members};
 use crate::evidence::HoldOutScheme;
 use crate::validate::predict::PreparedInputs;
 use crate::validate::{ValidateError, ValidateOptions};
 use serde::Serialize;
 use sim::scalar_fit::LEFT_OUT;
 use std::path::Path;
-use step::SoftwareStack;
 use step::calibrate::{FittedOption, MEMORY, StackCalibration, StackPrior, StackScalar, TIME};
+use step::{FittedRun, SoftwareStack};
 
 /// A stack fitted to runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ pub struct FittedScalarRange {
     pub before: f64,
     /// The value after the fit.
     pub after: f64,
-    /// The 90 % range with the other scalars fixed.
+    /// The 90 % range. Within it, the other scalars move along as far as they are uncertain.
     pub range: (f64, f64),
     /// True if the rows determine the scalar. Otherwise it keeps its value.
     pub determined: bool,
@@ -77,6 +77,7 @@ pub fn calibrate_stack(
     let mut prepared = PreparedInputs::new(options);
     prepared.force_stack(base);
     let mut found = CalibratedStack { stack: base.clone(), rows: rows.records.len(), parts: Vec::new() };
+    let mut runs = Vec::new();
     for (quantity, scalars) in [("iteration_s", &TIME[..]), ("peak_gib", &MEMORY[..])] {
         prepared.replace_stacks(std::slice::from_ref(base));
         let measured = measured_members(&rows, quantity, &mut prepared);
@@ -87,7 +88,8 @@ pub fn calibrate_stack(
         let unit = StackUnit { rows: &rows, quantity, members, stacks: vec![base.clone()], scalars };
         let prior =
             StackPrior::around_stack(scalars, base).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
-        let part = unit.fit_quantity(&prior, &mut found.stack, &mut prepared);
+        let (part, of_quantity) = unit.fit_quantity(&prior, &mut found.stack, &mut prepared);
+        runs.extend(of_quantity);
         for scalar in part.scalars.iter().filter(|s| s.determined) {
             found.stack.sources.insert(scalar.key.clone(), source_text(path, &part, scalar));
         }
@@ -97,6 +99,7 @@ pub fn calibrate_stack(
         return Err(ValidateError::TooFewRuns { file: path.into(), least: LEAST_ROWS, rows: found.rows });
     }
     name.clone_into(&mut found.stack.name);
+    found.stack.runs = runs.into();
     let built_in = || SoftwareStack::built_in_names().contains(&base.name).then(|| base.name.clone());
     found.stack.calibrated_from = base.calibrated_from.clone().or_else(built_in);
     Ok(found)
@@ -115,13 +118,13 @@ fn source_text(path: &Path, part: &QuantityFit, scalar: &FittedScalarRange) -> S
 }
 
 impl StackUnit<'_> {
-    /// Fits the scalars, writes them into `stack`, and returns the fit with the errors on held-out rows.
+    /// Fits the scalars, writes them into `stack`, and returns the fit and the runs with their errors on held-out rows.
     fn fit_quantity(
         &self,
         prior: &StackPrior,
         stack: &mut SoftwareStack,
         prepared: &mut PreparedInputs,
-    ) -> QuantityFit {
+    ) -> (QuantityFit, Vec<FittedRun>) {
         let all: Vec<usize> = (0..self.members.len()).collect();
         let question = StackCalibration { stacks: &self.stacks, scalars: self.scalars, prior };
         let fit = question.fit_with_ranges(&mut |stacks| self.errors_under(&all, stacks, prepared));
@@ -132,27 +135,61 @@ impl StackUnit<'_> {
         }
         let before = self.errors_under(&all, &self.stacks, prepared);
         let after = self.errors_under(&all, &fit.stacks, prepared);
-        let count = all.len().min(LEFT_OUT);
-        let parts = RowFolds { of: all.iter().map(|m| m % count).collect(), count };
-        let models = self.folds_of_scheme(HoldOutScheme::Model);
-        QuantityFit {
+        let without = self.errors_without(&question, prepared);
+        let [by_run, by_model, _] =
+            [0, 1, 2].map(|scheme| without.iter().filter_map(|errors| errors[scheme]).collect::<Vec<f64>>());
+        let part = QuantityFit {
             quantity: self.quantity,
             rows: all.len(),
             before_pct: mean_percent(&before),
             after_pct: mean_percent(&after),
-            left_out_pct: self.error_left_out(&question, &parts, prepared),
-            by_model_pct: (models.count > 1).then(|| self.error_left_out(&question, &models, prepared)),
+            left_out_pct: mean_percent(&by_run),
+            by_model_pct: (!by_model.is_empty()).then(|| mean_percent(&by_model)),
             scalars: fit.scalars.iter().map(FittedScalarRange::from).collect(),
-        }
+        };
+        (part, all.iter().filter_map(|m| self.fitted_run(*m, without[*m])).collect())
     }
 
-    /// Returns the mean absolute error in percent on folds that are held out in turn.
-    fn error_left_out(&self, question: &StackCalibration<'_>, folds: &RowFolds, prepared: &PreparedInputs) -> f64 {
-        mean_percent(
-            &self
-                .held_out_errors(&FoldJob::jobs_of_scheme(0, folds), question, (prepared, self.members.len()))
-                .concat(),
-        )
+    /// Returns the errors ln(predicted / measured) of every row under scalars fitted without the row, without models of
+    /// similar size, and without runs on a similar number of chips. `None` if all rows are alike.
+    fn errors_without(&self, question: &StackCalibration<'_>, prepared: &PreparedInputs) -> Vec<[Option<f64>; 3]> {
+        let rows = self.members.len();
+        let count = rows.min(LEFT_OUT);
+        let folds = [
+            RowFolds { of: (0..rows).map(|m| m % count).collect(), count },
+            self.folds_of_scheme(HoldOutScheme::Model),
+            self.folds_of_scheme(HoldOutScheme::Nodes),
+        ];
+        let apart = folds.iter().enumerate().filter(|(_, folds)| folds.count > 1);
+        let jobs: Vec<FoldJob> = apart.flat_map(|(scheme, folds)| FoldJob::jobs_of_scheme(scheme, folds)).collect();
+        let mut found = vec![[None; 3]; rows];
+        for (job, errors) in jobs.iter().zip(self.held_out_errors(&jobs, question, (prepared, rows))) {
+            for (m, error) in job.inside.iter().zip(errors) {
+                found[*m][job.scheme] = Some(error);
+            }
+        }
+        found
+    }
+
+    /// Returns a row as the stack's file keeps it; `None` if a fit without it cannot predict it.
+    fn fitted_run(&self, m: usize, without: [Option<f64>; 3]) -> Option<FittedRun> {
+        let MeasuredStep { at, facts, .. } = self.members[m];
+        let row = self.rows.row_at(*at);
+        // ln(measured / predicted), with four decimals.
+        let kept = |error: f64| (error < LOST).then(|| (-error * 1e4).round() / 1e4);
+        let [error_without_run, error_without_model, error_without_scale] = without.map(|error| kept(error?));
+        Some(FittedRun {
+            id: row.id(),
+            quantity: self.quantity.to_owned(),
+            parameters: crate::validate::dataset::parameters_of(&row).unwrap_or(0).min(i64::MAX.unsigned_abs()),
+            chip: facts.chip.name.clone(),
+            fabric: facts.fabric.name.clone(),
+            chips: facts.chips,
+            mechanisms: facts.mechanisms.iter().map(ToString::to_string).collect(),
+            error_without_run: error_without_run?,
+            error_without_model,
+            error_without_scale,
+        })
     }
 }
 
