@@ -52,7 +52,8 @@ use std::path::{Path, PathBuf};
     \"by_kind_pct\", \"scalars\": as for stacks}.\n\n\
     Stacks: five runs are enough to start. Scalars move from the stack's own values only as far as the runs\n\
     determine them; the others are kept and marked. The answer has the errors on runs that are held out, one by\n\
-    one and by model.\n\
+    one and by model. The written stack has these errors too: on the runs' chips and fabrics, they narrow the\n\
+    intervals of predictions under it.\n\
     JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\", \"rows\", \"before_pct\", \"after_pct\", \
     \"left_out_pct\",\n\
     \"by_model_pct\", \"scalars\": [{\"key\", \"before\", \"after\", \"range\", \"determined\"}]}]}.")]
@@ -148,7 +149,9 @@ fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) ->
         ]);
     }
     let mut text = table.render();
-    text.push_str("Ranges: 90 %, with the other scalars fixed. Scalars that the rows do not determine are kept.\n");
+    text.push_str(
+        "Ranges: 90 %; other scalars may share the errors. Scalars that the rows do not determine are kept.\n",
+    );
     text
 }
 
