@@ -247,13 +247,15 @@ pub(super) fn load_of_stage(
     forward + backward
 }
 
-/// Returns the bytes of a stage that do not depend on its place, and the bytes that it keeps for each micro-batch in
-/// flight after the first.
-pub(super) fn memory_parts(
-    instance: &PhazeInstance,
-    chain: &Chain,
-    StageRange { first, end }: StageRange,
-) -> (f64, f64) {
+/// Bytes of a stage on each device.
+struct StageMemoryParts {
+    /// Bytes that do not depend on the stage's place.
+    fixed: f64,
+    /// Bytes that the stage keeps for each micro-batch in flight after the first.
+    stash: f64,
+}
+
+fn memory_parts(instance: &PhazeInstance, chain: &Chain, StageRange { first, end }: StageRange) -> StageMemoryParts {
     let layers = &chain.layers[first..end];
     let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
     let activations: f64 = layers.iter().map(|layer| layer.activation_bytes).sum();
@@ -263,19 +265,19 @@ pub(super) fn memory_parts(
         activations
     };
     let state = if instance.optimizer == PhazeOptimizer::Adam { parameters } else { 0.0 };
-    (2.0 * parameters + state + activations, stash)
+    StageMemoryParts { fixed: 2.0 * parameters + state + activations, stash }
 }
 
 /// Returns the bytes on each device of the stage at `from_end` (1 = last stage).
 pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: StageRange, from_end: usize) -> f64 {
-    let (fixed, stash) = memory_parts(instance, chain, range);
+    let StageMemoryParts { fixed, stash } = memory_parts(instance, chain, range);
     fixed + (from_end - 1) as f64 * stash
 }
 
 /// Returns the place farthest from the end at which the stage fits; 0 if it fits nowhere. The order of the operations
 /// is PHAZE's own, because rounding decides exact ties.
 pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: StageRange) -> usize {
-    let (fixed, stash) = memory_parts(instance, chain, range);
+    let StageMemoryParts { fixed, stash } = memory_parts(instance, chain, range);
     let (limit, most) = (instance.max_memory, instance.max_devices);
     if fixed + (most - 1) as f64 * stash <= limit {
         most

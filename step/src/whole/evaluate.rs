@@ -9,7 +9,7 @@ use crate::communication::slowing::MutualSlowdown;
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::profile::{PieceProfile, StepProfile};
 use crate::pipeline::arrangement::{Arrangement, DeviceGroup};
-use crate::pipeline::chunk::{Chunk, ShardingExchange, exposed_gathers, pass_windows};
+use crate::pipeline::chunk::{Chunk, ShardingExchange, pass_windows};
 use crate::whole::assembly::{Assembly, ParameterExchange, PassEndLeads, StepExchanges, exposed_exchange};
 use crate::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, DataType, RankGroup};
@@ -137,13 +137,6 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
             *unit = self.gathers_per_unit(chip, piece, n);
         }
         exchanges
-    }
-
-    /// Returns the exposed gathers (ZeRO-3) and scatters (ZeRO-2 and -3) per micro-batch, as (forward, backward).
-    /// `units` is the number of layers and ends that are gathered one at a time.
-    pub fn exposed_sharding(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
-        let exposed = exposed_gathers(chip.stack(), piece, units, self.gathers_per_unit(chip, piece, units));
-        (exposed.forward, exposed.backward)
     }
 
     /// Returns the exchange of one of a piece's `units` per micro-batch. ZeRO-3 gathers the

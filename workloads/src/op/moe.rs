@@ -287,8 +287,8 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     weights
 }
 
-/// The sum of a token's slots. Frameworks of single operations add the slots to their tokens atomically; all others sort
-/// the slots by token, and a kernel sums neighbours.
+/// The sum of a token's slots. Frameworks of single operations add the slots to their tokens atomically; all others
+/// sort the slots by token, and a kernel sums neighbours.
 fn choose_sum_of_slots(shape: &OperatorContext) -> ElementwiseFunction {
     if shape.composed { ElementwiseFunction::ScatterAdd } else { ElementwiseFunction::Scatter }
 }
