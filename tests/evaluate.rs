@@ -107,6 +107,7 @@ fn the_json_adds_up() {
         let end = |k: &Value| number(&k["start_s"]) + number(&k["latency_s"]);
         let last = pass["kernels"].as_array().unwrap().iter().map(end).fold(0.0, f64::max);
         assert!((last - number(&pass["time_s"])).abs() < 1e-9, "{}", pass["pass"]);
+        assert!((sum(&pass["kernels"], "share") - 1.0).abs() < 1e-9, "{}", pass["pass"]);
     }
 }
 

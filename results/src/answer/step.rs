@@ -204,11 +204,11 @@ pub struct KernelRecord {
     pub bound: String,
 }
 
-impl PassRecord {
-    /// Returns the time of all executions for one micro-batch, in seconds.
+impl KernelRecord {
+    /// Returns the part of the latency that lengthens the pass, in seconds.
     #[must_use]
-    pub fn all_runs_s(&self) -> f64 {
-        self.time_s * self.count as f64
+    pub fn exposed_s(&self) -> f64 {
+        self.latency_s - self.hidden_s
     }
 }
 

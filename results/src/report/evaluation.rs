@@ -142,9 +142,9 @@ fn longest_kernels(result: &StepRecord) -> String {
     let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
         .passes
         .iter()
-        .flat_map(|pass| pass.kernels.iter().map(move |kernel| (kernel.share * pass.all_runs_s(), pass, kernel)))
+        .flat_map(|pass| pass.kernels.iter().map(move |kernel| (kernel.exposed_s() * pass.count as f64, pass, kernel)))
         .collect();
-    let micro_batch: f64 = result.passes.iter().map(PassRecord::all_runs_s).sum();
+    let micro_batch: f64 = result.passes.iter().map(|pass| pass.time_s * pass.count as f64).sum();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let head = ["kernel", "runs on", "times", "each", "of the passes", "HBM", "utilization", "bound by"];
     let mut table = TextTable::new(head)

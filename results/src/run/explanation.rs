@@ -1,7 +1,7 @@
 //! Explains why a design is the best of its run: its limits and bottleneck, its neighbours, and the worth of more
 //! resources.
 
-use crate::answer::step::{NamedShare, StepRecord};
+use crate::answer::step::{KernelRecord, NamedShare, StepRecord};
 use crate::run::conversion::lowered_clock_mhz;
 use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
@@ -298,7 +298,7 @@ fn limit_name(why: OutsideReason) -> &'static str {
 pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     let passes = &step.passes;
     let of = |pass: &crate::answer::step::PassRecord| {
-        pass.kernels.iter().map(|kernel| kernel.share).sum::<f64>() * pass.all_runs_s()
+        pass.kernels.iter().map(KernelRecord::exposed_s).sum::<f64>() * pass.count as f64
     };
     let all: f64 = passes.iter().map(of).sum();
     let mut held: Vec<SlowKernel> = Vec::new();
@@ -307,7 +307,7 @@ pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
             held.push(SlowKernel {
                 pass: format!("{} {}", pass.segment, pass.pass),
                 kernel: kernel.name.clone(),
-                share: kernel.share * pass.all_runs_s() / all,
+                share: kernel.exposed_s() * pass.count as f64 / all,
                 bound: kernel.bound.clone(),
             });
         }

@@ -16,8 +16,8 @@ use sim::kernel::{Kernel, KernelGraph, KernelNode, ParallelAxis};
 use sim::schedule::{Operator, Outline, PortSharing, PortUse, Problem, Schedule};
 use sim::units::Seconds;
 
-/// Relative tolerance: a bound this close below a makespan differs only by rounding.
-const ROUNDING: f64 = 1e-9;
+/// Relative tolerance: times this close to each other differ only by rounding.
+pub(super) const ROUNDING: f64 = 1e-9;
 
 /// The scheduled part of a graph.
 pub(crate) struct ScheduledPass<'g> {
