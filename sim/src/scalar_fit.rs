@@ -131,9 +131,26 @@ impl ScalarFit<'_> {
         let (directions, rows) = (self.shared_directions(&point, errors), errors(&point).len() as f64);
         let drop = RANGE_DROP * NORMAL_ERRORS * rows / (rows - LOST_ROWS).max(1.0);
         for (i, (range, direction)) in ranges.iter_mut().zip(&directions).enumerate() {
-            *range = range.join_with(self.range_along(&point, i, (direction, drop), errors));
+            *range = range.join_with(self.range_along(&point, i, direction, drop, errors));
+            if range.determined && !(range.low..=range.high).contains(&self.beliefs[i].centre) {
+                let unmoved = self.point_without_move(&point, i, errors);
+                let worse = self.cost_beside(&unmoved, i, errors) - self.cost_beside(&point, i, errors);
+                if worse < drop {
+                    let axis = axis_of(i, point.len());
+                    *range = range.join_with(self.range_along(&unmoved, i, &axis, drop, errors));
+                }
+            }
         }
         (point, ranges)
+    }
+
+    /// Returns the most probable point near `point` with a coordinate at its prior's mean. The other coordinates may
+    /// explain the rows as well: of two limits, only the lower one has a slope.
+    fn point_without_move(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> Vec<f64> {
+        let mut unmoved = point.to_vec();
+        unmoved[i] = self.beliefs[i].centre;
+        let others: Vec<usize> = (0..point.len()).filter(|other| *other != i).collect();
+        self.settle_point(unmoved, &others, errors)
     }
 
     /// Returns, for every coordinate, the direction in which the others best make up for its movement: by one of the
@@ -177,13 +194,18 @@ impl ScalarFit<'_> {
             }
         }
         for (cost, point) in &mut known {
-            *point = self.descend_slopes(std::mem::take(point), (&free, FIRST_STEPS), errors);
+            *point = self.descend_slopes(std::mem::take(point), &free, FIRST_STEPS, errors);
             *cost = self.negative_log_posterior(point, errors);
         }
-        let mut point = known.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(centres, |(_, point)| point);
+        let point = known.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(centres, |(_, point)| point);
+        self.settle_point(point, &free, errors)
+    }
+
+    /// Moves the free coordinates by descents and leaps until neither gains.
+    fn settle_point(&self, mut point: Vec<f64>, free: &[usize], errors: &mut LogErrors<'_>) -> Vec<f64> {
         for _ in 0..ROUNDS {
-            point = self.descend_slopes(point, (&free, STEPS), errors);
-            if !self.leap_coordinates(&mut point, &free, errors) {
+            point = self.descend_slopes(point, free, STEPS, errors);
+            if !self.leap_coordinates(&mut point, free, errors) {
                 break;
             }
         }
@@ -217,7 +239,8 @@ impl ScalarFit<'_> {
     fn descend_slopes(
         &self,
         mut point: Vec<f64>,
-        (free, steps): (&[usize], usize),
+        free: &[usize],
+        steps: usize,
         errors: &mut LogErrors<'_>,
     ) -> Vec<f64> {
         let mut rows = errors(&point);
@@ -227,7 +250,7 @@ impl ScalarFit<'_> {
             let slopes = self.error_slopes(&point, &rows, free, errors);
             let mut gain = 0.0;
             for _ in 0..FAILURES {
-                let moved = self.step_along_slopes(&point, (&rows, &slopes), free, damping);
+                let moved = self.step_along_slopes(&point, &rows, &slopes, free, damping);
                 let there = errors(&moved);
                 let less = cost - negative_log_likelihood(&there) - self.negative_log_prior(&moved);
                 if less > 0.0 {
@@ -270,7 +293,8 @@ impl ScalarFit<'_> {
     fn step_along_slopes(
         &self,
         point: &[f64],
-        (rows, slopes): (&[f64], &Array2<f64>),
+        rows: &[f64],
+        slopes: &Array2<f64>,
         free: &[usize],
         damping: f64,
     ) -> Vec<f64> {
@@ -311,8 +335,13 @@ impl ScalarFit<'_> {
 
     /// Returns the range of a coordinate with the others fixed.
     fn range_alone(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> ScalarRange {
-        let direction: Vec<f64> = (0..point.len()).map(|other| f64::from(u8::from(other == i))).collect();
-        self.range_along(point, i, (&direction, RANGE_DROP), errors)
+        self.range_along(point, i, &axis_of(i, point.len()), RANGE_DROP, errors)
+    }
+
+    /// Returns the negative log-posterior of a point without coordinate `i`'s own prior.
+    fn cost_beside(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> f64 {
+        let own = (point[i] - self.beliefs[i].centre) / self.beliefs[i].spread;
+        negative_log_likelihood(&errors(point)) + self.negative_log_prior(point) - own * own / 2.0
     }
 
     /// Returns the range in which a coordinate can move, and the others along the direction with it, before the
@@ -321,19 +350,16 @@ impl ScalarFit<'_> {
         &self,
         point: &[f64],
         i: usize,
-        (direction, drop): (&[f64], f64),
+        direction: &[f64],
+        drop: f64,
         errors: &mut LogErrors<'_>,
     ) -> ScalarRange {
-        let mut cost = |point: &[f64]| {
-            let own = (point[i] - self.beliefs[i].centre) / self.beliefs[i].spread;
-            negative_log_likelihood(&errors(point)) + self.negative_log_prior(point) - own * own / 2.0
-        };
-        let best = cost(point);
+        let best = self.cost_beside(point, i, errors);
         let mut end = |sign: f64| {
             let mut at = |by: f64| {
                 let moved = |(j, with): (usize, &f64)| self.limit_coordinate(j, point[j] + sign * by * with);
                 let moved: Vec<f64> = direction.iter().enumerate().map(moved).collect();
-                (moved[i], cost(&moved) - best)
+                (moved[i], self.cost_beside(&moved, i, errors) - best)
             };
             let (mut inside, mut outside) = (0.0, 0.02);
             // The search ends eight standard deviations of the prior away: the rows do not limit this side.
@@ -354,6 +380,11 @@ impl ScalarFit<'_> {
         let width = 2.0 * NORMAL_90 * self.beliefs[i].spread;
         ScalarRange { low, high, determined: (below || above) && high - low < width }
     }
+}
+
+/// Returns the direction of one coordinate alone, among `count`.
+fn axis_of(i: usize, count: usize) -> Vec<f64> {
+    (0..count).map(|other| f64::from(u8::from(other == i))).collect()
 }
 
 /// Returns the slopes with every row weighted by the inverse of its error and of the errors' scale.
@@ -467,6 +498,18 @@ mod tests {
         }
         let [held, held_alone] = [held, held_alone].map(|count| count as f64 / (2 * TRIALS) as f64);
         assert!((0.85..0.97).contains(&held) && held_alone < 0.6, "{held} {held_alone}");
+    }
+
+    /// Rows that the slower of two limits sets. The fit blames one of them; the other one explains the rows as well.
+    #[test]
+    fn a_range_reaches_back_where_another_coordinate_explains_the_rows() {
+        let beliefs = [ScalarPrior { spread: 0.25, ..belief(0.0) }, ScalarPrior { spread: 0.3, ..belief(-0.1) }];
+        let mut errors = |p: &[f64]| vec![p[0].max(p[1]) - 0.4; 10];
+        let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
+        let (point, ranges) = fit.fit_with_ranges(&mut errors);
+        let blamed = usize::from(point[1] > 0.3);
+        let centre = beliefs[blamed].centre;
+        assert!(ranges[blamed].determined && ranges[blamed].low <= centre && ranges[blamed].high < 0.5, "{ranges:?}");
     }
 
     /// Draws of a normal distribution from a linear congruential generator.
