@@ -79,13 +79,8 @@ pub(crate) fn add_channel_scan(
     let states = norm("state_norm", 2 * state, graph, narrow[1]);
     let steps = if grouped {
         let part = width / own.groups;
-        of_group("layer.scan.steps", own.step_rank, part).add_parts(
-            graph,
-            shape,
-            &[result_part("out", part)],
-            true,
-            step,
-        )
+        let parts = [result_part("out", part)];
+        of_group("layer.scan.steps", own.step_rank, part).add_parts(graph, shape, &parts, true, step)
     } else {
         product("steps", own.step_rank, &[result_part("out", width)], WeightSplit::Columns, true, graph, step)
     };

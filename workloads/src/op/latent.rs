@@ -35,7 +35,7 @@ pub(crate) fn add_latent_attention(
     x: TensorId,
 ) -> ([TensorId; 3], Option<TensorId>) {
     let (rope, nope) = (latent.rope_dim, heads.dim.saturating_sub(latent.rope_dim));
-    let query_width = heads.query * heads.dim;
+    let queries = [result_part("out", heads.query * heads.dim)];
     let product = |name: &str, input, split, outputs: &[ResultPart<'_>], graph: &mut GraphBuilder, x| {
         let name = format!("layer.attention.{name}");
         Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 }
@@ -48,17 +48,12 @@ pub(crate) fn add_latent_attention(
     };
     let (query, narrow_query) = match latent.query_rank {
         Some(rank) => {
-            let down =
-                product("query_down", model.hidden, WeightSplit::Replicated, &[result_part("out", rank)], graph, x)[0];
+            let narrow = [result_part("out", rank)];
+            let down = product("query_down", model.hidden, WeightSplit::Replicated, &narrow, graph, x)[0];
             let down = norm("query_norm", rank, graph, down);
-            let up =
-                product("query_up", rank, WeightSplit::Columns, &[result_part("out", query_width)], graph, down)[0];
-            (up, Some(down))
+            (product("query_up", rank, WeightSplit::Columns, &queries, graph, down)[0], Some(down))
         }
-        None => (
-            product("query", model.hidden, WeightSplit::Columns, &[result_part("out", query_width)], graph, x)[0],
-            None,
-        ),
+        None => (product("query", model.hidden, WeightSplit::Columns, &queries, graph, x)[0], None),
     };
     let parts = [result_part("latent", latent.kv_rank), result_part("rope_key", rope)];
     let down = product("kv_down", model.hidden, WeightSplit::Replicated, &parts, graph, x);
