@@ -13,14 +13,12 @@ use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
     self, DesignExplanation, DimensionStepRow, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign,
-    StepBottleneck,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
 use results::run::serving::ServingRun;
 use results::store::design::DesignRow;
 use search::design::ReferenceStep;
-use search::objective::Term;
 use search::planner::PreparedJob;
 use search::sensitivity::{Marginal, marginal_resources, single_steps};
 use search::space::{Chips, Combination, CombinationChip, ListedDimension, Space, combination_of_places};
@@ -35,8 +33,9 @@ use std::path::PathBuf;
     A search or a sweep: the design's bottleneck, one step along each dimension, and a tenth more of each\n\
     resource, each under its own best plan. A run of serve: every chip and every plan at its own highest rate\n\
     with what binds it, the named ones too, and each limit looser by a tenth.\n\n\
-    JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth. For several models\n\
-    `steps` and `worth` are over all of them, and `models` has each. Of a run of serve: format, run, case, unit,\n\
+    JSON: format, run, best, objective, value, unit, gain_unit, limits, time_shares, slowest_stage, kernels,\n\
+    steps, worth, all by the run's objective. For several models `value`, `steps` and `worth` are over all of\n\
+    them, and `models` has each. Of a run of serve: format, run, case, unit,\n\
     best, binds, chips, plans, looser.")]
 pub struct ExplainArguments {
     /// Directory of a search, a sweep, or a run of serve
@@ -46,16 +45,16 @@ pub struct ExplainArguments {
     #[arg(long, value_delimiter = ',', value_name = "CHIP")]
     chip: Vec<String>,
     /// Show the plans of a run of serve with this number of devices that split every layer
-    #[arg(long, visible_alias = "tp", value_name = "T", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "T", value_parser = count_up_to(1 << 16))]
     tensor: Option<u32>,
     /// Show the plans of a run of serve with this number of stages
-    #[arg(long, visible_alias = "pp", value_name = "P", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "P", value_parser = count_up_to(1 << 16))]
     pipeline: Option<u32>,
     /// Show the plans of a run of serve with this number of groups that attend for sequences of their own
     #[arg(long, value_name = "D", value_parser = count_up_to(1 << 16))]
     attention_data: Option<u32>,
     /// Show the plans of a run of serve with this number of parts that hold whole experts
-    #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
     /// Show the plans of a run of serve with this number of devices that share the tokens of a sequence
     #[arg(long, visible_alias = "dcp", value_name = "C", value_parser = count_up_to(1 << 16))]
@@ -183,28 +182,31 @@ impl BestDesignContext<'_> {
             self.question.all_models().zip(self.prepared).zip(self.references).zip(&records)
         {
             let own = built.fabric.and_then(|fabric| prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
-            let term = Term { share: self.question.share_of_model(of), reference: reference.time.0 };
-            runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step.time.step_s, term));
+            let share = self.question.share_of_model(of);
+            runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step, share, *reference));
             around.push(single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
             more.push(marginal_resources(own, &of.study.plan.choices, &built.chip).or_other()?);
         }
         if runs.len() != records.len() {
             return Err(other("the run has other models than its question".into()));
         }
-        let subject = ExplainedDesign { figures: built.figures, over: self.question.aim.over, models: runs };
+        let subject = ExplainedDesign { figures: built.figures, aim: self.question.aim, models: runs };
+        let no_price = || other("the best design has no price, which its objective needs".into());
+        let valued = subject.objective_value().ok_or_else(no_price)?;
         let each = |model: usize, (of, step): (&SearchQuestion, &&StepRecord)| {
             let alone = subject.alone_with_model(model);
-            ModelExplanation {
+            Some(ModelExplanation {
+                valued: alone.objective_value()?,
                 model: of.called.clone(),
                 sequence_tokens: of.sequence_length,
                 share: self.question.share_of_model(of),
-                binds: step_bottlenecks(step),
+                binds: subject.step_bottlenecks(model, step),
                 steps: around[model].iter().filter_map(|step| alone.step_row(&[step])).collect(),
                 worth: more[model].iter().filter_map(|marginal| alone.value_of_resource(&[marginal])).collect(),
-            }
+            })
         };
         let several = records.len() > 1;
-        let models = self.question.all_models().zip(&records).enumerate().map(|(model, of)| each(model, of));
+        let models = self.question.all_models().zip(&records).enumerate().filter_map(|(model, of)| each(model, of));
         let same = |at: usize| around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>();
         let resource = |first: &Marginal| {
             more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
@@ -218,7 +220,8 @@ impl BestDesignContext<'_> {
             run,
             best: self.best.design.clone(),
             limits: self.limit_uses(&built),
-            binds: (!several).then(|| step_bottlenecks(records[0])),
+            valued,
+            binds: (!several).then(|| subject.step_bottlenecks(0, records[0])),
             steps: (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).map(with_follow).collect(),
             worth: more[0].iter().filter_map(|first| subject.value_of_resource(&resource(first))).collect(),
             models: if several { models.collect() } else { Vec::new() },
@@ -236,14 +239,5 @@ impl BestDesignContext<'_> {
         ];
         let limit = |(name, uses, allowed, unit)| Some(LimitUse { name, uses: uses?, allowed: allowed?, unit });
         all.into_iter().filter_map(limit).collect()
-    }
-}
-
-/// The bottleneck of a model's step.
-fn step_bottlenecks(step: &StepRecord) -> StepBottleneck {
-    StepBottleneck {
-        time_shares: step.time_shares.clone(),
-        slowest_stage: step.slowest_stage,
-        kernels: explanation::slowest_kernels(step),
     }
 }

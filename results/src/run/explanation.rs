@@ -4,9 +4,9 @@
 use crate::answer::step::{KernelRecord, NamedShare, StepRecord};
 use crate::run::conversion::lowered_clock_mhz;
 use crate::store::design::DesignRow;
-use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
-use search::design::DesignEvaluation;
-use search::objective::{MeasureMean, Term};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_rate, format_significant};
+use search::design::{Aim, DesignEvaluation, ReferenceStep};
+use search::objective::{Objective, Term, ValueScale};
 use search::planner::Job;
 use search::sensitivity::{DimensionStep, MORE, Marginal, Resource};
 use search::space::{ChipFigures, OutsideReason};
@@ -25,6 +25,9 @@ pub struct DesignExplanation {
     pub run: String,
     /// The design.
     pub best: DesignRow,
+    /// The objective of the run, and the design's value of it. For several models, the value is the mean over them.
+    #[serde(flatten)]
+    pub valued: ObjectiveValue,
     /// The limits, and how much of each the design uses.
     pub limits: Vec<LimitUse>,
     /// The power limit in W that the search chose itself and lowered the clocks to; `None` if it chose none.
@@ -42,9 +45,25 @@ pub struct DesignExplanation {
     pub models: Vec<ModelExplanation>,
 }
 
+/// The value of an objective.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ObjectiveValue {
+    /// The objective.
+    pub objective: Objective,
+    /// The value, in `unit`.
+    pub value: f64,
+    /// The unit of the objective.
+    pub unit: &'static str,
+    /// The unit of gains: that of the objective. For the throughput of one model, gains are those of one device.
+    pub gain_unit: &'static str,
+}
+
 /// The bottleneck of a model's step on the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepBottleneck {
+    /// The shares of what the objective adds up, the joules or the USD of a step. Empty for other objectives.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objective_shares: Vec<NamedShare>,
     /// Shares of the step's time, largest first.
     pub time_shares: Vec<NamedShare>,
     /// The stage whose devices are busy longest, counted from 0.
@@ -62,6 +81,9 @@ pub struct ModelExplanation {
     pub sequence_tokens: u64,
     /// Its weight in the mean over models.
     pub share: f64,
+    /// The value of the objective for this model alone.
+    #[serde(flatten)]
+    pub valued: ObjectiveValue,
     /// The bottleneck of this model.
     #[serde(flatten)]
     pub binds: StepBottleneck,
@@ -119,10 +141,9 @@ pub struct DimensionStepRow {
     pub reason: Option<String>,
     /// Throughput of the best plan, in tokens per second over the whole cluster; only for one model.
     pub tokens_per_s: Option<f64>,
-    /// For several models: the mean of their throughputs relative to the reference.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub times_reference: Option<f64>,
-    /// Relative change of the throughput, as a fraction.
+    /// The value of the objective, in its unit.
+    pub value: Option<f64>,
+    /// The fraction by which the objective is better: positive if the step helps.
     pub change: Option<f64>,
     /// Change of the area, in mm².
     pub area_mm2: Option<f64>,
@@ -132,9 +153,8 @@ pub struct DimensionStepRow {
     pub lowered_clock_mhz: Option<f64>,
     /// Change of the cost per chip, in USD.
     pub cost_usd: Option<f64>,
-    /// Change of a device's tokens per second, per mm² of additional die area. `None` for several models, and if the
-    /// area does not grow.
-    pub tokens_per_s_per_mm2: Option<f64>,
+    /// Gain by the objective per mm² of additional die area, in the unit of gains. `None` if the area does not grow.
+    pub gain_per_mm2: Option<f64>,
 }
 
 /// The value of slightly more of a resource.
@@ -146,10 +166,11 @@ pub struct ResourceValue {
     pub has: f64,
     /// The unit.
     pub unit: &'static str,
-    /// Relative change of the throughput for a tenth more of the resource, as a fraction.
+    /// The fraction by which the objective is better with a tenth more of the resource on a chip of the same area,
+    /// power and price.
     pub change: f64,
-    /// Change of a device's tokens per second per additional unit of the resource; only for one model.
-    pub tokens_per_s_per_unit: Option<f64>,
+    /// Gain by the objective per additional unit of the resource, in the unit of gains.
+    pub gain_per_unit: f64,
 }
 
 /// The design that is explained, for one model or for several.
@@ -157,8 +178,8 @@ pub struct ResourceValue {
 pub struct ExplainedDesign {
     /// The figures of the chip.
     pub figures: ChipFigures,
-    /// The mean over the models.
-    pub over: MeasureMean,
+    /// The objective, and its mean over the models.
+    pub aim: Aim,
     /// The models; at least one.
     pub models: Vec<ModelOnDesign>,
 }
@@ -170,17 +191,25 @@ pub struct ModelOnDesign {
     pub tokens: f64,
     /// Devices of the cluster.
     pub devices: f64,
-    /// The fastest step in seconds.
-    pub step_s: f64,
-    /// The weight and the reference of the model in the mean over models.
-    pub term: Term,
+    /// The fastest step: its seconds, and its joules over the whole cluster.
+    pub step: (f64, f64),
+    /// The weight of the model in the mean over models.
+    pub share: f64,
+    /// The model's step on the reference.
+    pub reference: ReferenceStep,
 }
 
 impl ModelOnDesign {
-    /// A job of a model, with its fastest step.
+    /// A job of a model with its fastest step, its weight and its reference.
     #[must_use]
-    pub fn from_job(job: &Job<'_>, step_s: f64, term: Term) -> Self {
-        Self { tokens: job.global_batch as f64 * job.sequence_length as f64, devices: job.devices.into(), step_s, term }
+    pub fn from_job(job: &Job<'_>, step: &StepRecord, share: f64, reference: ReferenceStep) -> Self {
+        Self {
+            tokens: job.global_batch as f64 * job.sequence_length as f64,
+            devices: job.devices.into(),
+            step: (step.time.step_s, step.energy.step_j),
+            share,
+            reference,
+        }
     }
 }
 
@@ -191,40 +220,94 @@ impl ExplainedDesign {
         Self { models: vec![self.models[model]], ..self.clone() }
     }
 
-    /// Returns the rate for these step times, one per model: tokens per second of a single model, or the mean of
-    /// several rates relative to the reference.
-    fn rate_at_step(&self, seconds: &[f64]) -> f64 {
-        match &self.models[..] {
-            [alone] => alone.tokens / seconds[0],
-            several => 1.0 / self.over.combine_measures(&several.iter().map(|of| of.term).collect::<Vec<_>>(), seconds),
+    /// Returns the minimised value of a chip with these figures and steps, one per model. `None` if the objective needs
+    /// a price and the chip has none.
+    fn minimised_value(&self, figures: &ChipFigures, steps: &[(f64, f64)]) -> Option<f64> {
+        let measure = |(of, step): (&ModelOnDesign, &(f64, f64))| self.aim.measure_of_step(figures, *step, of.devices);
+        let measures = self.models.iter().zip(steps).map(measure).collect::<Option<Vec<f64>>>()?;
+        if let [alone] = measures[..] {
+            return Some(alone);
+        }
+        let term =
+            |of: &ModelOnDesign| Term { share: of.share, reference: self.aim.measure_of_reference(&of.reference) };
+        Some(self.aim.over.combine_measures(&self.models.iter().map(term).collect::<Vec<_>>(), &measures))
+    }
+
+    /// Returns a minimised value in the unit of the objective, with the unit.
+    fn display_value(&self, minimised: f64) -> (f64, &'static str) {
+        let scale = match self.models[..] {
+            [ModelOnDesign { devices, tokens, .. }] => ValueScale::Alone { devices, tokens },
+            _ => ValueScale::Reference,
+        };
+        self.aim.objective.display_value(minimised, scale)
+    }
+
+    fn own_value(&self) -> Option<f64> {
+        self.minimised_value(&self.figures, &self.models.iter().map(|of| of.step).collect::<Vec<_>>())
+    }
+
+    /// True if gains are those of one device.
+    fn gains_per_device(&self) -> bool {
+        self.aim.objective == Objective::Throughput && self.models.len() == 1
+    }
+
+    /// Returns the gain from one minimised value to another: positive if the other is better.
+    fn gain_between(&self, own: f64, other: f64) -> f64 {
+        let difference = (self.display_value(other).0 - self.display_value(own).0).abs().copysign(own - other);
+        if self.gains_per_device() { difference / self.models[0].devices } else { difference }
+    }
+
+    /// Returns the value of the objective. `None` if the objective needs a price and the chip has none.
+    #[must_use]
+    pub fn objective_value(&self) -> Option<ObjectiveValue> {
+        let (value, unit) = self.display_value(self.own_value()?);
+        let gain_unit = if self.gains_per_device() { "tokens/s of a device" } else { unit };
+        Some(ObjectiveValue { objective: self.aim.objective, value, unit, gain_unit })
+    }
+
+    /// Returns the bottleneck of one of the models, from its step.
+    #[must_use]
+    pub fn step_bottlenecks(&self, model: usize, step: &StepRecord) -> StepBottleneck {
+        let energy = &step.energy;
+        let watt = self.aim.operation.usd_per_watt() / self.models[model].devices;
+        let parts = match (self.aim.objective, self.figures.cost_usd) {
+            (Objective::EnergyPerToken, _) => {
+                vec![("dynamic energy", energy.dynamic_j), ("static energy", energy.static_j)]
+            }
+            (Objective::PerDollar, Some(usd)) if self.aim.pays_energy() => vec![
+                ("making the chip", usd * step.time.step_s),
+                ("dynamic energy", watt * energy.dynamic_j),
+                ("static energy", watt * energy.static_j),
+            ],
+            _ => Vec::new(),
+        };
+        let all: f64 = parts.iter().map(|(_, part)| part).sum();
+        let share = |(name, part): (&str, f64)| NamedShare { name: name.to_owned(), fraction: part / all };
+        StepBottleneck {
+            objective_shares: parts.into_iter().map(share).collect(),
+            time_shares: step.time_shares.clone(),
+            slowest_stage: step.slowest_stage,
+            kernels: slowest_kernels(step),
         }
     }
 
-    /// Returns the rate of one evaluation per model. `None` if a model has no plan.
-    fn rate_of_evaluations(&self, evaluations: &[&DesignEvaluation]) -> Option<f64> {
-        let seconds = |of: &&DesignEvaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
-        let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
-        (seconds.len() == self.models.len()).then(|| self.rate_at_step(&seconds))
-    }
-
-    /// Returns the rate of one device, for a single model.
-    fn rate_per_device(&self, rate: f64) -> f64 {
-        rate / self.models[0].devices
-    }
-
-    fn own_model_rate(&self) -> f64 {
-        self.rate_at_step(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
+    /// Returns the steps of one evaluation per model. `None` if a model has no plan.
+    fn steps_of_evaluations(&self, evaluations: &[&DesignEvaluation]) -> Option<Vec<(f64, f64)>> {
+        let step = |of: &&DesignEvaluation| of.outcome.as_ref().ok().map(|plan| (plan.time.total.0, plan.energy.0));
+        let steps = evaluations.iter().map(step).collect::<Option<Vec<_>>>()?;
+        (steps.len() == self.models.len()).then_some(steps)
     }
 
     /// Returns a step along a dimension as a row. `of_models` has the same step for each model; `None` if it is empty.
     #[must_use]
     pub fn step_row(&self, of_models: &[&DimensionStep]) -> Option<DimensionStepRow> {
         let step = of_models.first()?;
-        let (own, figures) = (self.own_model_rate(), step.built_chip().map(|built| built.figures));
+        let (own, figures) = (self.own_value()?, step.built_chip().map(|built| built.figures));
         let evaluations: Vec<&DesignEvaluation> =
             of_models.iter().filter_map(|step| step.evaluation_of_step()).collect();
-        let rate = self.rate_of_evaluations(&evaluations);
-        let single = self.models.len() == 1;
+        let steps = self.steps_of_evaluations(&evaluations);
+        let minimised = steps.as_ref().zip(figures).and_then(|(steps, figures)| self.minimised_value(&figures, steps));
+        let alone = steps.filter(|_| self.models.len() == 1);
         let area_mm2 = figures.map(|figures| figures.area.0 - self.figures.area.0);
         let rejected =
             evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
@@ -241,17 +324,17 @@ impl ExplainedDesign {
             limits,
             exceeds: step.exceeds.iter().map(|why| limit_name(*why)).collect(),
             reason: refusal.or(rejected),
-            tokens_per_s: rate.filter(|_| single),
-            times_reference: rate.filter(|_| !single),
-            change: rate.map(|rate| rate / own - 1.0),
+            tokens_per_s: alone.map(|steps| self.models[0].tokens / steps[0].0),
+            value: minimised.map(|value| self.display_value(value).0),
+            change: minimised.map(|value| own / value - 1.0),
             area_mm2,
             peak_power_w: figures.map(|figures| figures.peak_power.0 - self.figures.peak_power.0),
             lowered_clock_mhz: step.built_chip().and_then(|built| lowered_clock_mhz(&built.chip)),
             cost_usd: figures.and_then(|figures| Some(figures.cost_usd? - self.figures.cost_usd?)),
-            tokens_per_s_per_mm2: rate
+            gain_per_mm2: minimised
                 .zip(area_mm2)
-                .filter(|(_, area)| single && *area > 1e-9)
-                .map(|(rate, area)| self.rate_per_device(rate - own) / area),
+                .filter(|(_, area)| *area > 1e-9)
+                .map(|(value, area)| self.gain_between(own, value) / area),
         })
     }
 
@@ -269,16 +352,11 @@ impl ExplainedDesign {
             Resource::Clock => ("clock".to_owned(), "MHz", 1e6),
         };
         let evaluations: Vec<&DesignEvaluation> = of_models.iter().map(|of| &of.evaluation).collect();
-        let gained = self.rate_of_evaluations(&evaluations)? - self.own_model_rate();
+        let own = self.own_value()?;
+        let value = self.minimised_value(&self.figures, &self.steps_of_evaluations(&evaluations)?)?;
         let has = marginal.has / scale;
-        let worth = (self.models.len() == 1).then(|| self.rate_per_device(gained) / (has * (MORE - 1.0)));
-        Some(ResourceValue {
-            resource,
-            has,
-            unit,
-            change: gained / self.own_model_rate(),
-            tokens_per_s_per_unit: worth,
-        })
+        let gain_per_unit = self.gain_between(own, value) / (has * (MORE - 1.0));
+        Some(ResourceValue { resource, has, unit, change: own / value - 1.0, gain_per_unit })
     }
 }
 
@@ -321,7 +399,8 @@ pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
 /// Returns the explanation as text.
 #[must_use]
 pub fn explanation_text(explained: &DesignExplanation) -> String {
-    let mut text = format_heading("What binds");
+    let mut text = value_text(explained);
+    text.push_str(&format_heading("What binds"));
     for limit in &explained.limits {
         let share = 100.0 * limit.uses / limit.allowed;
         let (uses, allowed) = (format_significant(limit.uses, 4), format_significant(limit.allowed, 4));
@@ -335,22 +414,34 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
         text.push_str(&format!("  clock    lowered to {mhz:.0} MHz{why}\n"));
     }
     if let Some(own) = &explained.binds {
-        text.push_str(&bottleneck_text(own));
+        text.push_str(&bottleneck_text(own, &explained.valued));
     }
     for of in &explained.models {
         text.push('\n');
         text.push_str(&format_heading(&format!("{}, {} tokens", of.model, format_count(of.sequence_tokens))));
-        text.push_str(&bottleneck_text(&of.binds));
+        text.push_str(&bottleneck_text(&of.binds, &of.valued));
     }
     text.push('\n');
     text.push_str(&format_heading("One step along each dimension"));
     text.push_str(&steps_table(explained));
     text.push_str(&fields_that_follow_text(explained));
     text.push('\n');
-    text.push_str(&format_heading("The value of slightly more"));
+    text.push_str(&format_heading("A tenth more of each resource"));
     text.push_str(&resources_table(explained));
     if let Some(area) = area_value_text(explained) {
         text.push_str(&area);
+    }
+    text
+}
+
+/// Returns the value of the objective, for all models and for each of several, as text.
+fn value_text(explained: &DesignExplanation) -> String {
+    let ObjectiveValue { value, unit, .. } = explained.valued;
+    let over = if explained.models.is_empty() { "" } else { ", over the models" };
+    let mut text = fold_line(&format!("Best: {} {unit}{over}.", format_rate(value)));
+    for of in &explained.models {
+        let ObjectiveValue { value, unit, .. } = of.valued;
+        text.push_str(&fold_line(&format!("  {}: {} {unit}", of.model, format_rate(value))));
     }
     text
 }
@@ -369,8 +460,12 @@ fn fields_that_follow_text(explained: &DesignExplanation) -> String {
 }
 
 /// Returns the parts of a model's time, and the slowest kernels of its slowest stage, as text.
-fn bottleneck_text(binds: &StepBottleneck) -> String {
+fn bottleneck_text(binds: &StepBottleneck, valued: &ObjectiveValue) -> String {
     let mut text = String::new();
+    let whole = if valued.objective == Objective::PerDollar { "USD" } else { "energy" };
+    for share in &binds.objective_shares {
+        text.push_str(&format!("  {:5.1} % of the {whole}: {}\n", 100.0 * share.fraction, share.name));
+    }
     for share in binds.time_shares.iter().take(KERNELS) {
         text.push_str(&format!("  {:5.1} % of the step: {}\n", 100.0 * share.fraction, share.name));
     }
@@ -398,24 +493,41 @@ fn signed_rate(value: Option<f64>, digits: usize) -> String {
 fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     let twice = |name: &str| explained.models.iter().filter(|of| of.model == name).count() > 1;
     let of = |of: &ModelExplanation| match twice(&of.model) {
-        true => format!("{} {} %", of.model, format_count(of.sequence_tokens)),
-        false => format!("{} %", of.model),
+        true => format!("{} {}", of.model, format_count(of.sequence_tokens)),
+        false => of.model.clone(),
     };
     explained.models.iter().map(of).collect()
 }
 
+/// Returns a note on the cells of the models' columns; empty for a single model.
+fn models_note(explained: &DesignExplanation, cells: &str) -> String {
+    let unit = explained.models.first().map(|of| of.valued.unit);
+    unit.map_or_else(String::new, |unit| fold_line(&format!("Of each model: {cells}, by {unit}.")))
+}
+
 /// Returns the table of steps: for one model, or for the mean over several and each of them.
 fn steps_table(explained: &DesignExplanation) -> String {
-    let several = !explained.models.is_empty();
-    let rate = if several { "x reference" } else { "tokens/s" };
-    let mut header: Vec<String> = ["dimension", "from", "to", rate, "%"].map(str::to_owned).to_vec();
+    let ObjectiveValue { objective, unit, gain_unit, .. } = explained.valued;
+    let dash = || "-".to_owned();
+    let rate = |value: Option<f64>| value.map_or_else(dash, format_rate);
+    let percent = |change: Option<f64>| signed_rate(change.map(|change| 100.0 * change), 2);
+    let signed = |value: Option<f64>| {
+        value.map_or_else(dash, |value| {
+            format!("{}{}", if value > 0.0 { "+" } else { "" }, format_significant(value, 3))
+        })
+    };
+    let alone = explained.models.is_empty();
+    let with_speed = alone && objective != Objective::Throughput;
+    let mut header: Vec<String> = ["dimension", "from", "to", unit, "% better"].map(str::to_owned).to_vec();
     header.extend(model_columns(explained));
     header.extend(["mm²", "W", "USD"].map(str::to_owned));
-    header.extend((!several).then(|| "more tokens/s per mm²".to_owned()));
+    header.extend(with_speed.then(|| "tokens/s".to_owned()));
+    header.extend(alone.then(|| format!("{gain_unit} more per mm²")));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
-    let mut table =
-        TextTable::new(header).keep_columns(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill_below();
+    let mut table = TextTable::new(header)
+        .keep_columns(&["from", "to", unit, "% better", "mm²", "W", "USD", "limits"])
+        .spill_below();
     for column in numbers {
         table = table.align_column(column, ColumnAlign::Right);
     }
@@ -427,22 +539,20 @@ fn steps_table(explained: &DesignExplanation) -> String {
             None => limits,
         };
         let said = step.lowered_clock_mhz.map_or_else(|| said.clone(), |mhz| format!("{said}, at {mhz:.0} MHz"));
-        let rate = step
-            .tokens_per_s
-            .or(step.times_reference)
-            .map_or_else(|| "-".to_owned(), |rate| format_significant(rate, 4));
-        let percent = |change: Option<f64>| signed_rate(change.map(|change| 100.0 * change), 2);
-        let mut row = vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate, percent(step.change)];
-        row.extend(explained.models.iter().map(|of| percent(of.steps.get(at).and_then(|step| step.change))));
+        let mut row =
+            vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate(step.value), percent(step.change)];
+        row.extend(explained.models.iter().map(|of| match of.steps.get(at) {
+            Some(step) if step.value.is_some() => format!("{} ({})", rate(step.value), percent(step.change)),
+            _ => dash(),
+        }));
         row.extend([signed_rate(step.area_mm2, 1), signed_rate(step.peak_power_w, 1), signed_rate(step.cost_usd, 0)]);
-        row.extend((!several).then(|| signed_rate(step.tokens_per_s_per_mm2, 3)));
+        row.extend(with_speed.then(|| rate(step.tokens_per_s)));
+        row.extend(alone.then(|| signed(step.gain_per_mm2)));
         row.push(said);
         table.add_row(row);
     }
     let mut text = table.render();
-    if !several {
-        text.push_str("tokens/s are those of the cluster, tokens/s per mm² those of a device per mm² of its dies.\n");
-    }
+    text.push_str(&models_note(explained, "its value (% better)"));
     if explained.steps.iter().any(|step| step.exceeds.contains(&OVER_POWER)) {
         text.push_str(&fold_line(
             "A chip over the power limit exceeds it even at its lowest clock; its line has the figures at its design \
@@ -454,12 +564,12 @@ fn steps_table(explained: &DesignExplanation) -> String {
 
 /// Returns the table of a tenth more of each resource: for one model, or for the mean over several and each of them.
 fn resources_table(explained: &DesignExplanation) -> String {
-    let several = !explained.models.is_empty();
-    let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
+    let mut header: Vec<String> = ["in every device", "has", "% better"].map(str::to_owned).to_vec();
     header.extend(model_columns(explained));
-    let numbers = 2..header.len();
-    header.extend((!several).then(|| "a device's tokens/s".to_owned()));
-    let mut table = TextTable::new(header).spill_below();
+    let alone = explained.models.is_empty();
+    header.extend(alone.then(|| explained.valued.gain_unit.to_owned()));
+    let numbers = 1..header.len();
+    let mut table = TextTable::new(header).keep_columns(&["has", "% better"]).spill_below();
     for column in numbers {
         table = table.align_column(column, ColumnAlign::Right);
     }
@@ -470,30 +580,33 @@ fn resources_table(explained: &DesignExplanation) -> String {
             of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change)
         };
         row.extend(explained.models.iter().map(|of| signed_rate(own(of), 2)));
-        row.extend(worth.tokens_per_s_per_unit.map(|per| format!("{} per {}", format_significant(per, 3), worth.unit)));
+        row.extend(alone.then(|| format!("{} per {}", format_significant(worth.gain_per_unit, 3), worth.unit)));
         table.add_row(row);
     }
     table.render()
+        + &models_note(explained, "% better")
+        + &fold_line("Area, power and price of the chip are taken as unchanged.")
 }
 
 /// Returns the value of one more square millimetre at its best use. Only steps that stay within all limits except the
 /// area count.
 fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let allowed = |step: &&DimensionStepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
-    let worth = |step: &&DimensionStepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
+    let worth = |step: &&DimensionStepRow| step.gain_per_mm2.unwrap_or(f64::NEG_INFINITY);
     let best = explained.steps.iter().filter(allowed).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
-    let per = best.tokens_per_s_per_mm2.filter(|per| *per > 0.0)?;
+    let per = best.gain_per_mm2.filter(|per| *per > 0.0)?;
     let DimensionStepRow { dimension, from, to, exceeds, .. } = best;
     let beyond = if exceeds.is_empty() { "" } else { ", beyond the area limit" };
     let design = &explained.best;
-    let average =
-        design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
-            format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
-        });
-    let per = format_significant(per, 3);
+    // Only the throughput of a device is a sum over its area.
+    let summed = explained.valued.objective == Objective::Throughput;
+    let rate = design.throughput_tokens_per_s.filter(|_| summed).zip(design.devices_used);
+    let average = rate.map_or_else(String::new, |(rate, devices)| {
+        format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
+    });
+    let (per, unit) = (format_significant(per, 3), explained.valued.gain_unit);
     Some(fold_line(&format!(
-        "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to \
-        {to}{beyond}{average}."
+        "A mm² more is worth {per} {unit} where it is used best: {dimension} from {from} to {to}{beyond}{average}."
     )))
 }
 

@@ -1,7 +1,8 @@
 //! Computes the objective's value from step times, and bounds on it for a chip or a box of chips.
 
-use super::{Aim, DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip, infeasible_evaluation};
-use crate::objective::{FrontAxis, Term};
+use super::infeasible_evaluation;
+use super::{Aim, DesignEvaluation, DesignSearch, ReferenceStep, Rejection, Workload, evaluate_chip};
+use crate::objective::{FrontAxis, ObjectiveKind, Term};
 use crate::pareto::FrontCosts;
 use crate::planner::{ChipKernels, GroupBounds, PreparedJob};
 use crate::runner::Verdict;
@@ -109,15 +110,26 @@ impl Aim {
         cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
     }
 
-    pub(super) fn objective_terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
-        self.terms_of(workloads, self.objective.minimises_energy())
+    /// Returns the minimised measure of a model's step on a chip with these figures, on a cluster of `devices`. `None`
+    /// if the objective needs a price and the chip has none.
+    #[must_use]
+    pub fn measure_of_step(&self, figures: &ChipFigures, step: (f64, f64), devices: f64) -> Option<f64> {
+        let (seconds, joules) = step;
+        match self.objective.kind() {
+            ObjectiveKind::Energy => Some(joules),
+            ObjectiveKind::RatePer(FrontAxis::Cost) => Some(self.cost_of_step(figures.cost_usd?, step, devices)),
+            _ => Some(self.objective.factor_of_chip(figures)? * seconds),
+        }
     }
 
-    fn terms_of(&self, workloads: &[Workload<'_>], energy: bool) -> Vec<Term> {
-        let of = |w: &Workload<'_>| {
-            let reference = if energy { w.reference.energy.0 } else { w.reference.time.0 };
-            Term { share: w.share, reference }
-        };
+    /// Returns the measure of a model's step on the reference: its seconds, or its joules.
+    #[must_use]
+    pub fn measure_of_reference(&self, reference: &ReferenceStep) -> f64 {
+        if self.objective.minimises_energy() { reference.energy.0 } else { reference.time.0 }
+    }
+
+    pub(super) fn objective_terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
+        let of = |w: &Workload<'_>| Term { share: w.share, reference: self.measure_of_reference(&w.reference) };
         workloads.iter().map(of).collect()
     }
 }
@@ -300,7 +312,10 @@ impl DesignSearch<'_> {
     fn cost_of_energy(&self, joules: &[f64]) -> f64 {
         match joules {
             [alone] => *alone,
-            several => self.aim.over.combine_measures(&self.aim.terms_of(self.workloads, true), several),
+            several => {
+                let of = |w: &Workload<'_>| Term { share: w.share, reference: w.reference.energy.0 };
+                self.aim.over.combine_measures(&self.workloads.iter().map(of).collect::<Vec<_>>(), several)
+            }
         }
     }
 
