@@ -440,14 +440,14 @@ pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>
     }
     let mut head = vec!["stage".to_owned()];
     head.extend(classes.iter().map(ToString::to_string));
-    head.extend(["needs".to_owned(), "of".to_owned()]);
+    head.extend(["needs".to_owned(), "usable".to_owned()]);
     if offloaded {
-        head.extend(["on host".to_owned(), "of".to_owned()]);
+        head.extend(["on host".to_owned(), "usable on host".to_owned()]);
     }
     if stored {
         head.push("on NVMe".to_owned());
     }
-    let mut table = TextTable::new(head).keep_columns(&["weights", "activations", "needs", "of"]);
+    let mut table = TextTable::new(head).keep_columns(&["activations", "needs", "usable"]).turn_if_wide();
     let mut at = 0;
     while at < stages.len() {
         let key = |s: &StageRow| (s.classes_gib.clone(), s.host_gib, s.storage_gib);

@@ -42,9 +42,13 @@ pub(super) fn families_text(rows: &[FamilyRow], everything: bool) -> String {
             format_percent(row.plan.step_s / fastest - 1.0),
         ]);
     }
+    let common = table.take_common_columns(&[5, 6, 7, 8, 9, 10]);
+    let common: Vec<String> = common.iter().map(|(head, cell)| format!("{head} {cell}")).collect();
+    let all =
+        if common.is_empty() { String::new() } else { fold_line(&format!("All of them: {}.", common.join(", "))) };
     let space = if everything { " Families that are not listed: the fastest of the default space." } else { "" };
     let legend = format!(
         "FSDP: ZeRO-2 or ZeRO-3 alone; listed: its number in the list above; slower: than the fastest family.{space}"
     );
-    format!("{}{}{}", format_heading("The fastest of each family"), table.render(), fold_line(&legend))
+    format!("{}{}{all}{}", format_heading("The fastest of each family"), table.render(), fold_line(&legend))
 }

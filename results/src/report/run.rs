@@ -114,9 +114,11 @@ fn front_text(front: &FrontRecord, work: &StepScope) -> String {
 /// Returns a table of the models, each with its own plan.
 fn models_text(models: &[ModelPlan], robust: bool) -> String {
     let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "GiB", "step"];
-    let mut table = TextTable::new(header.into_iter().chain(robust.then_some("bad end")));
-    for column in std::iter::once(1).chain(4..9 + usize::from(robust)) {
-        table = table.align_column(column, ColumnAlign::Right);
+    let mut table = TextTable::new(header.into_iter().chain(robust.then_some("bad end")))
+        .keep_columns(&["plan", "tokens/s", "x reference", "step", "bad end"])
+        .turn_if_wide();
+    for column in [2, 3] {
+        table = table.align_column(column, ColumnAlign::Left);
     }
     for model in models {
         let (plan, time) = (&model.step.plan, &model.step.time);

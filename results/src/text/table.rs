@@ -12,6 +12,8 @@ const LEAST: usize = 60;
 static SCREEN: AtomicUsize = AtomicUsize::new(WIDEST);
 /// The smallest width to which a column of text is folded, in characters.
 const NARROWEST: usize = 24;
+/// The largest number of tables, one below the other, into which a turned table is split.
+const TURNED_BLOCKS: usize = 2;
 
 /// Sets the screen width for later reports, in characters. Widths below 60 count as 60.
 pub fn set_screen_width(columns: usize) {
@@ -42,6 +44,8 @@ pub struct TextTable {
     kept: Vec<String>,
     /// True if dropped columns are printed below their row.
     spills: bool,
+    /// True if a table that is too wide is turned: its rows become columns.
+    turns: bool,
 }
 
 impl TextTable {
@@ -51,7 +55,7 @@ impl TextTable {
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
         let align = (0..header.len()).map(|i| if i == 0 { ColumnAlign::Left } else { ColumnAlign::Right }).collect();
-        Self { header, align, rows: Vec::new(), kept: Vec::new(), spills: false }
+        Self { header, align, rows: Vec::new(), kept: Vec::new(), spills: false, turns: false }
     }
 
     /// Sets the alignment of one column. Columns count from 0; unknown columns are ignored.
@@ -74,6 +78,13 @@ impl TextTable {
     #[must_use]
     pub fn spill_below(mut self) -> Self {
         self.spills = true;
+        self
+    }
+
+    /// Makes [`Self::render`] turn a table of few rows rather than drop columns: the rows become columns.
+    #[must_use]
+    pub fn turn_if_wide(mut self) -> Self {
+        self.turns = true;
         self
     }
 
@@ -112,13 +123,16 @@ impl TextTable {
     ///
     /// A table that is wider than the screen first folds cells and heads. If that is not enough, it drops columns from
     /// the right, those of [`Self::keep_columns`] last, and names them below the table. After [`Self::spill_below`] it
-    /// prints their cells below each row instead.
+    /// prints their cells below each row instead. After [`Self::turn_if_wide`] it turns the table if that is enough.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(screen_width())
     }
 
     fn render_within(&self, widest: usize) -> String {
+        if let Some(turned) = self.render_turned(widest) {
+            return turned;
+        }
         let mut shown = self.clone();
         let mut left_out: Vec<String> = Vec::new();
         while shown.excess_width(&shown.column_widths(widest), widest) > 0 && shown.header.len() > 2 {
@@ -142,6 +156,33 @@ impl TextTable {
             ));
         }
         text
+    }
+
+    /// Renders a table that is wider than the screen with its rows as columns, in as few blocks as fit. `None` if the
+    /// table is not too wide, if it must not be turned, or if it needs more than [`TURNED_BLOCKS`] blocks.
+    fn render_turned(&self, widest: usize) -> Option<String> {
+        let is_wide = |table: &Self| table.excess_width(&table.column_widths(widest), widest) > 0;
+        if !self.turns || self.rows.is_empty() || !is_wide(self) {
+            return None;
+        }
+        let blocks = |count: usize| -> Vec<Self> {
+            self.rows.chunks(self.rows.len().div_ceil(count)).map(|rows| self.turn_rows(rows)).collect()
+        };
+        let fitting = (1..=TURNED_BLOCKS).map(blocks).find(|blocks| !blocks.iter().any(is_wide))?;
+        Some(fitting.iter().map(|block| block.render_whole(widest, &[])).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Returns a table with the heads as its first column and each of these rows as a further column.
+    fn turn_rows(&self, rows: &[Vec<String>]) -> Self {
+        let numbers = self.align.iter().skip(1).all(|align| *align == ColumnAlign::Right);
+        let mut turned = Self::new(self.header.iter().take(1).chain(rows.iter().map(|row| &row[0])));
+        for column in 1..turned.header.len() {
+            turned = turned.align_column(column, if numbers { ColumnAlign::Right } else { ColumnAlign::Left });
+        }
+        for column in 1..self.header.len() {
+            turned.add_row(std::iter::once(&self.header[column]).chain(rows.iter().map(|row| &row[column])));
+        }
+        turned
     }
 
     /// Returns the dropped cells of a row as indented text. Empty cells and dashes are left out.
@@ -448,6 +489,39 @@ mod tests {
         assert!(text.contains("\n    from: 0.5; what it is: a memory on the die, an\n"), "{text}");
         assert!(text.ends_with("\nschedule.pairing                            same_index\n"), "{text}");
         assert_eq!(table.render_within(170), TextTable { spills: false, ..table }.render_within(170));
+    }
+
+    #[test]
+    fn a_wide_table_of_few_rows_is_turned_and_loses_nothing() {
+        let classes = (0..8).map(|i| format!("optimizer states {i}"));
+        let mut table = TextTable::new(std::iter::once("stage".to_owned()).chain(classes)).turn_if_wide();
+        for stage in 0..3 {
+            table.add_row((0..9).map(|i| if i == 0 { stage.to_string() } else { format!("{i}.{stage}0") }));
+        }
+        assert!(table.render_within(170).starts_with("stage  optimizer states 0  "));
+        let text = table.render_within(60);
+        let wanted = "stage                  0     1     2\n------------------  ----  ----  ----\n\
+                      optimizer states 0  1.00  1.10  1.20\n";
+        assert!(text.starts_with(wanted) && text.ends_with("optimizer states 7  8.00  8.10  8.20\n"), "{text}");
+        // Twelve rows need two blocks; thirty need more than two and are not turned.
+        for stage in 3..12 {
+            table.add_row((0..9).map(|i| if i == 0 { stage.to_string() } else { format!("{i}.{stage}") }));
+        }
+        let text = table.render_within(60);
+        assert!(widest(&text) <= 60 && text.matches("stage  ").count() == 2, "{text}");
+        for stage in 12..30 {
+            table.add_row((0..9).map(|i| if i == 0 { stage.to_string() } else { format!("{i}.{stage}") }));
+        }
+        let text = table.render_within(60);
+        assert!(widest(&text) <= 60 && text.contains("Columns left out"), "{text}");
+        // Words fold in the columns of their rows.
+        let mut table =
+            TextTable::new(["model", "plan", "step", "tokens per second"]).align_column(1, ColumnAlign::Left);
+        let plan = "t 2, p 1, d 4, micro-batch 2, ZeRO-1, sequence parallel";
+        table.add_row(["opt-350m", plan, "1.0 s", "1,000"]);
+        table.add_row(["llama2-7b", plan, "2.0 s", "2,000"]);
+        let text = table.turn_if_wide().render_within(48);
+        assert!(widest(&text) <= 48 && !text.contains("left out") && text.contains("\nstep "), "{text}");
     }
 
     #[test]
