@@ -28,6 +28,7 @@ use std::path::PathBuf;
     h100.json && coplace compare h100.json\n  \
     coplace compare runs/serve-h100 runs/serve-h200\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
+    Prints the designs by the first run's objective, and the first one's lead over built chips; --details has all.\n\n\
     JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\",\n\
     \"throughput_tokens_per_s\", \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \
     \"bound_by\",\n\
@@ -67,6 +68,9 @@ pub struct CompareArguments {
     /// Draw the comparison of freedoms into this directory (freedoms.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR", requires = "freedoms")]
     out: Option<WrittenPath>,
+    /// Print every row with its chip, plan, figures and intervals, and the causes of the lead
+    #[arg(long, conflicts_with = "freedoms")]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -102,7 +106,13 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
         None => {
             let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
             return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
-                comparison.to_text()
+                match arguments.details {
+                    true => comparison.to_text(),
+                    false => {
+                        let all: Vec<usize> = (0..comparison.entries.len()).collect();
+                        comparison.to_summary(&all, &[], false) + FURTHER
+                    }
+                }
             });
         }
         Some(directory) if files > 0 => {
@@ -128,9 +138,15 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
         if !comparison.over.any_runs() {
             return "No design of these runs runs the model.\n".to_owned();
         }
-        comparison.to_text()
+        match arguments.details {
+            true => comparison.to_text(),
+            false => comparison.to_summary() + FURTHER,
+        }
     })
 }
+
+/// The last line of a short comparison.
+const FURTHER: &str = "Next: this with --details (every row, its plan, figures and intervals).\n";
 
 /// Reads kept answers. Files of the same name are labelled with their paths.
 fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {

@@ -11,6 +11,7 @@ use crate::written_path::WrittenPath;
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::figure::Figure;
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
+use results::run::front_table::write_front_table;
 use results::run::record::FrontRecord;
 use results::run::search_run::{self, PARETO, SearchRun};
 use results::run::serving::{ServedAxis, ServingRun};
@@ -30,7 +31,8 @@ use std::path::PathBuf;
     device's throughput divided by its own dies, power or cost), energy-per-token.\n\n\
     Of runs of serve the vertical axis is tokens/s per device; --x is per-user (tokens/s per user, the default),\n\
     tpot or ttft. Each chip and length has a front of the deployments that none exceeds along both.\n\n\
-    Writes pareto.svg and pareto.png into the directory. A design is on the front of its run if no other\n\
+    Writes pareto.svg, pareto.png and pareto.csv (every design on the fronts, with the columns of designs.parquet)\n\
+    into the directory. A design is on the front of its run if no other\n\
     evaluated design of the run is as good in everything. Along the axes of its search (the default) this is the\n\
     exact front of the space. Along other axes it may lack designs that the search had no reason to evaluate; a\n\
     sweep evaluates all. Runs of search --robust have no front.\n\n\
@@ -84,6 +86,9 @@ fn quantity_of(flag: &str, name: Option<&String>) -> Result<Option<FrontQuantity
     })
 }
 
+/// The number of designs of a front that are listed, without the knee.
+const LISTED: usize = 7;
+
 #[derive(Serialize)]
 struct ParetoAnswer<'a> {
     written: Vec<String>,
@@ -126,8 +131,12 @@ pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failur
     rescale_to_first_reference(&mut runs).map_err(failure::input_failure)?;
     let axes = requested_axes(arguments, &runs)?;
     let figure = search_run::front_figure(&runs, axes).or_other()?;
-    let written = write_figure(arguments, &figure)?;
-    let answer = ParetoAnswer { written, runs: fronts_of_runs(&runs, axes) };
+    let mut written = write_figure(arguments, &figure)?;
+    let fronts = fronts_of_runs(&runs, axes);
+    let rows: Vec<(&SearchRun, &[&DesignRow])> = runs.iter().zip(fronts.iter().map(|of| &of.front[..])).collect();
+    let table = write_front_table(&arguments.out, &rows, axes).or_unwritable()?;
+    written.push(table.display().to_string());
+    let answer = ParetoAnswer { written, runs: fronts };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| {
         answer_text(&answer, &runs, axes)
     })
@@ -236,7 +245,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
         if let Some(note) = runs.first().and_then(|first| describe_difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
-        text.push_str(&front_table(front, axes, &run.step_scope()));
+        text.push_str(&front_list(front, axes, &run.step_scope()));
         if let (Some(hypervolume), Some(knee)) = (front.hypervolume, front.knee) {
             let covered = format_significant(hypervolume, 4);
             text.push_str(&fold_line(&format!(
@@ -254,25 +263,31 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
     text
 }
 
-fn front_table(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> String {
+/// Returns a table of a front: its ends, its knee and designs between them.
+fn front_list(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> String {
     let columns: Vec<FrontQuantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let heads = columns.iter().map(|quantity| quantity.column_head(work.several));
-    let heads = std::iter::once("design".to_owned()).chain(heads).chain(["chip", "plan"].map(str::to_owned));
-    let mut table = TextTable::new(heads);
-    for column in [columns.len() + 1, columns.len() + 2] {
-        table = table.align_column(column, ColumnAlign::Left);
-    }
-    for row in &front.front {
+    let heads = std::iter::once("design".to_owned()).chain(heads).chain(std::iter::once("chip".to_owned()));
+    let mut table = TextTable::new(heads).align_column(columns.len() + 1, ColumnAlign::Left);
+    for row in front.front.iter().enumerate().filter(|(at, _)| is_listed(front, *at)).map(|(_, row)| row) {
         let measured = DesignMeasures::from(*row);
         let value = |quantity: &FrontQuantity| {
             quantity.value_of(&measured, work).map_or_else(String::new, |value| format_significant(value, 4))
         };
         let index = std::iter::once(row.index.to_string());
-        table.add_row(
-            index
-                .chain(columns.iter().map(value))
-                .chain([row.describe_chip(), row.describe_plan().unwrap_or_default()]),
-        );
+        table.add_row(index.chain(columns.iter().map(value)).chain(std::iter::once(row.describe_chip())));
     }
-    table.render()
+    let listed = (0..front.front.len()).filter(|at| is_listed(front, *at)).count();
+    let all = front.front.len();
+    let left_out =
+        if listed < all { format!("{listed} of {all} designs; {PARETO}.csv has all.\n") } else { String::new() };
+    table.render() + &left_out
+}
+
+/// True if the design at a position of a front is listed: the knee, the ends, and designs at equal distances between
+/// them.
+fn is_listed(front: &RunFront<'_>, at: usize) -> bool {
+    let last = front.front.len() - 1;
+    let place = |step: usize| step * last / (LISTED - 1);
+    last < LISTED || front.knee == Some(front.front[at].index) || (0..LISTED).any(|step| place(step) == at)
 }

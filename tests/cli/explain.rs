@@ -1,7 +1,8 @@
 //! `coplace explain`, compared with a sweep that contains every neighbour.
 
+use crate::search::read_record;
 use crate::several::STUDY;
-use crate::support::run_coplace_in;
+use crate::support::{run_coplace_in, run_on_screen};
 use crate::sweep::undisturbed_sweep;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -67,7 +68,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
                 (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
             assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
             // Per device, of eight, as the objective per-mm2 and `pareto` count.
-            let per = step["tokens_per_s_per_mm2"].as_f64();
+            let per = step["gain_per_mm2"].as_f64();
             let gained =
                 difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
             let gained = gained.map(|(rate, area)| rate / 8.0 / area);
@@ -148,4 +149,119 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
         text.contains("A chip over the power limit exceeds it even at its lowest clock; its line has the figures"),
         "{text}"
     );
+}
+
+/// USD over three years of energy per W that a chip draws.
+const USD_PER_WATT: f64 = 3.0 * 8.766 * 0.9 * 1.1 * 0.08;
+
+/// The value of a row of a sweep of eight chips, by tokens/s per USD with three years of energy.
+fn tokens_per_s_per_usd(row: &BTreeMap<String, String>) -> f64 {
+    let number = |key: &str| row[key].parse::<f64>().unwrap();
+    let watts = number("energy_per_step_j") / number("step_time_s") / 8.0;
+    number("throughput_tokens_per_s") / 8.0 / (number("cost_usd") + USD_PER_WATT * watts)
+}
+
+#[test]
+fn effects_are_by_the_objective_for_every_model() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
+    let models = ["opt-350m", "llama2-7b"];
+    // The sweeps of both models, under the limit of power that the search chose.
+    let sweeps = |said: &Value| {
+        let watts = said["lowered_to_w"].as_f64().map(|watts| watts.to_string());
+        let limit: Vec<&str> = watts.iter().flat_map(|watts| ["--max-power", watts]).collect();
+        models.map(|model| {
+            let out = format!("{model}-{}", said["run"].as_str().unwrap());
+            let call = [&["sweep", model, "--study", "s.toml", "--out", &out], &limit[..]].concat();
+            run_coplace_in(dir.path(), &call).expect_result();
+            csv_rows(&std::fs::read_to_string(dir.path().join(out).join("sweep.csv")).unwrap())
+        })
+    };
+    let dials = ["hbm_stacks", "sms", "clock_mhz", "tensor.columns"];
+    // The row of a sweep that is one step from another.
+    let moved = |rows: &[BTreeMap<String, String>], from: &BTreeMap<String, String>, step: &Value| {
+        let (key, to) = (step["dimension"].as_str().unwrap(), step["to"].as_str().unwrap());
+        let is = |row: &&BTreeMap<String, String>| {
+            dials.iter().all(|dial| row[*dial] == *if *dial == key { to } else { &from[*dial] })
+        };
+        rows.iter().find(is).unwrap().clone()
+    };
+    let explained = |asked: &[&str], out: &str| {
+        run_coplace_in(dir.path(), &[&["search"], asked, &["--study", "s.toml", "--out", out]].concat())
+            .expect_result();
+        let text = run_coplace_in(dir.path(), &["explain", out]).expect_result();
+        let said = run_coplace_in(dir.path(), &["explain", out, "--format", "json"]).expect_json();
+        let certificate = read_record(&dir.path().join(out))["certificate"].clone();
+        assert_eq!(said["unit"], certificate["unit"]);
+        let (value, best) = (said["value"].as_f64().unwrap(), certificate["best"].as_f64().unwrap());
+        assert!((value / best - 1.0).abs() < 1e-9, "{value}, {best}");
+        (said, text)
+    };
+    let at_best = |rows: &[BTreeMap<String, String>], said: &Value| {
+        rows.iter().find(|row| row["index"] == said["best"]["index"].to_string()).unwrap().clone()
+    };
+
+    // Joules per token: less is better.
+    let (said, text) = explained(&[models[0], "--objective", "energy-per-token", "--front", "none"], "energy");
+    assert!(text.starts_with("Best: ") && text.lines().next().unwrap().ends_with(" J per token."), "{text}");
+    let swept = sweeps(&said);
+    let best = at_best(&swept[0], &said);
+    let own = best["energy_per_token_j"].parse::<f64>().unwrap();
+    let mut checked = 0;
+    for step in said["steps"].as_array().unwrap().iter().filter(|step| step["limits"] == "within") {
+        let there = moved(&swept[0], &best, step)["energy_per_token_j"].parse::<f64>().unwrap();
+        assert!((step["value"].as_f64().unwrap() / there - 1.0).abs() < 1e-9, "{step}");
+        assert!((step["change"].as_f64().unwrap() - (own / there - 1.0)).abs() < 1e-9, "{step}");
+        checked += 1;
+    }
+    assert!(checked >= 2, "{said}");
+    let shares = said["objective_shares"].as_array().unwrap();
+    let sum: f64 = shares.iter().map(|share| share["fraction"].as_f64().unwrap()).sum();
+    assert!(shares.len() == 2 && (sum - 1.0).abs() < 1e-12 && text.contains("% of the energy: static"), "{text}");
+
+    // USD with energy, over two models: the mean, and each in its own unit.
+    let paid = ["--objective", "per-dollar", "--years", "3"];
+    let (said, text) = explained(&[&models[..], &paid].concat(), "usd");
+    assert!(text.contains("\n  llama2-7b: ") && text.contains(" tokens/s per USD\n"), "{text}");
+    for (at, rows) in sweeps(&said).iter().enumerate() {
+        let (of, best) = (&said["models"][at], at_best(rows, &said));
+        let own = tokens_per_s_per_usd(&best);
+        assert!((of["value"].as_f64().unwrap() / own - 1.0).abs() < 1e-9, "{own}: {of}");
+        for (step, all) in of["steps"].as_array().unwrap().iter().zip(said["steps"].as_array().unwrap()) {
+            if step["limits"] != "within" {
+                continue;
+            }
+            let there = tokens_per_s_per_usd(&moved(rows, &best, step));
+            assert!((step["value"].as_f64().unwrap() / there - 1.0).abs() < 1e-9, "{there}: {step}");
+            // No neighbour within the limits is better over both.
+            assert!(all["change"].as_f64().unwrap() <= 1e-12, "{all}");
+        }
+    }
+    let change = |of: &Value, at: usize| 1.0 + of["steps"][at]["change"].as_f64().unwrap();
+    for at in 0..said["steps"].as_array().unwrap().len() {
+        let mean = (change(&said["models"][0], at) * change(&said["models"][1], at)).sqrt();
+        assert!((change(&said, at) / mean - 1.0).abs() < 1e-9, "{at}: {said}");
+    }
+
+    // The comparison of such a run is by the same value.
+    let compared = run_coplace_in(dir.path(), &["compare", "usd", "--format", "json"]).expect_json();
+    let entries = compared["entries"].as_array().unwrap();
+    let value = |entry: &Value| entry["objective_value"].as_f64().unwrap();
+    assert!((value(&entries[0]) / said["value"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{entries:?}");
+    for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| entry["objective_value"].is_f64()) {
+        let lead =
+            |of: usize| value(&compared["models"][of]["entries"][at]) / value(&compared["models"][of]["entries"][0]);
+        let mean = (lead(0) * lead(1)).sqrt();
+        assert!((value(entry) / value(&entries[0]) / mean - 1.0).abs() < 1e-9, "{entry}");
+    }
+    let short = run_on_screen(dir.path(), "80", &["compare", "usd"]).expect_result();
+    assert!(short.contains("opt-350m") && short.contains("tokens/s per USD"), "{short}");
+    // On a narrow screen the table of the models has every figure.
+    let call =
+        [&["search", models[0], models[1], "--study", "s.toml", "--details", "--out", "usd"], &paid[..]].concat();
+    let narrow = run_on_screen(dir.path(), "80", &call).expect_result();
+    let table = narrow.split("\nModels\n").nth(1).unwrap().split("\nProof\n").next().unwrap();
+    for part in ["plan ", "tokens/s ", "x reference ", "MFU ", "GiB ", "step "] {
+        assert!(table.contains(&format!("\n{part}")) && !table.contains("left out"), "{part}: {table}");
+    }
 }

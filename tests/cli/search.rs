@@ -1,6 +1,9 @@
 //! `coplace search`, and the verbs that read its run directories.
 
-use crate::support::{config_with, file_names, repository_path, run_coplace, run_coplace_in, small_study, study_with};
+use crate::explain::csv_rows;
+use crate::support::{
+    config_with, file_names, repository_path, run_coplace, run_coplace_in, run_on_screen, small_study, study_with,
+};
 use serde_json::Value;
 use std::path::Path;
 
@@ -51,13 +54,18 @@ fn compare(directory: &Path, record: &Value) {
     let labels: Vec<&str> = both["entries"].as_array().unwrap().iter().map(|e| e["label"].as_str().unwrap()).collect();
     assert_eq!(labels.len(), 2 * alone["entries"].as_array().unwrap().len());
     assert_eq!((labels[0], labels[labels.len() / 2]), ("a: best found", "b: best found"));
-    let text = run_coplace_in(directory, &["compare", "a", "b"]).expect_result();
+    let text = run_coplace_in(directory, &["compare", "a", "b", "--details"]).expect_result();
     assert!(labels.iter().all(|label| text.contains(label)), "{text}");
+    // The short answer has the found designs in its first lines, and then the lead over built chips.
+    let short = run_on_screen(directory, "80", &["compare", "a", "b"]).expect_result();
+    let lines: Vec<&str> = short.lines().collect();
+    assert!(lines[..10].join("\n").contains("b: best found") && lines.len() < 40, "{short}");
+    assert!(short.contains("\nthe found one is, by") && !short.contains(", as sold"), "{short}");
 }
 
 fn pareto(directory: &Path, record: &Value) {
     let answer = run_coplace_in(directory, &["pareto", "a", "--out", "figures", "--format", "json"]).expect_json();
-    assert_eq!(file_names(&directory.join("figures")), ["pareto.png", "pareto.svg"]);
+    assert_eq!(file_names(&directory.join("figures")), ["pareto.csv", "pareto.png", "pareto.svg"]);
     let svg = |path: &str| std::fs::read(directory.join(path)).unwrap();
     assert_eq!(svg("figures/pareto.svg"), svg("a/pareto.svg"), "one run is drawn as the search drew it");
     let front = answer["runs"][0]["front"].as_array().unwrap();
@@ -73,6 +81,21 @@ fn pareto(directory: &Path, record: &Value) {
     );
     let recorded = &record["front"];
     assert_eq!((&recorded["hypervolume"], &recorded["knee"]["index"]), (&own["hypervolume"], &own["knee"]));
+    // The table has the whole front, with the values along the axes; the list only a part of a long one.
+    let rows = csv_rows(&std::fs::read_to_string(directory.join("figures/pareto.csv")).unwrap());
+    assert_eq!(rows.len(), front.len());
+    for (row, design) in rows.iter().zip(front) {
+        let number = |key: &str| row[key].parse::<f64>().unwrap();
+        assert_eq!((row["run"].as_str(), row["index"].clone()), ("a", design["index"].to_string()));
+        assert_eq!((number("area (mm²)"), number("area_mm2")), (of(design, "area_mm2"), of(design, "area_mm2")));
+        assert!(
+            (number("throughput (thousand tokens/s)") * 1e3 / of(design, "throughput_tokens_per_s") - 1.0).abs() < 1e-9
+        );
+    }
+    let text = run_coplace_in(directory, &["pareto", "a", "--out", "figures"]).expect_result();
+    let listed = front.iter().filter(|row| text.contains(&format!("\n{} ", row["index"]))).count();
+    assert!(front.len() > 8 && (7..=8).contains(&listed), "{} of {}: {text}", listed, front.len());
+    assert!(text.contains(&format!("{listed} of {} designs; pareto.csv has all.", front.len())), "{text}");
     let power = ["pareto", "a", "--x", "power", "--y", "per-watt", "--out", "watts"];
     let text = run_coplace_in(directory, &power).expect_result();
     assert!(text.contains("throughput per W against power") && text.contains("tokens/s per W"), "{text}");
@@ -440,7 +463,7 @@ fn both_explained(dir: &Path, best: f64) {
         // The geometric mean of the individual gains.
         let mean = ((1.0 + one) * (1.0 + other)).sqrt();
         assert!((1.0 + step["change"].as_f64().unwrap() - mean).abs() < 1e-9, "{step}");
-        assert!((step["times_reference"].as_f64().unwrap() / (best * mean) - 1.0).abs() < 1e-9, "{step}");
+        assert!((step["value"].as_f64().unwrap() / (best * mean) - 1.0).abs() < 1e-9, "{step}");
         if step["limits"] == "within" {
             assert!(mean <= 1.0 + 1e-9, "a neighbour is better than the best: {step}");
         }

@@ -137,7 +137,7 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
     searched(dir.path(), &MODELS, &["--max-area", "600", "--out", "b"]);
     searched(dir.path(), &MODELS[..1], &["--out", "alone"]);
     let compare = |runs: &[&str]| run_coplace_in(dir.path(), &[&["compare"][..], runs].concat());
-    let text = compare(&["a"]).expect_result();
+    let text = compare(&["a", "--details"]).expect_result();
     for part in [
         "Mean over the models\n",
         "x reference: the geometric mean of the models' throughputs relative to h100_80gb_sxm",

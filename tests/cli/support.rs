@@ -49,9 +49,15 @@ pub fn chosen_program() -> PathBuf {
 
 /// Calls the command in a directory.
 pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
+    // Wide enough for all columns.
+    run_on_screen(directory, "170", arguments)
+}
+
+/// Calls the command in a directory, for a screen of this many columns.
+pub fn run_on_screen(directory: &Path, columns: &str, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
-    // Without progress output, which slow machines have more of, and wide enough for all columns.
-    command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
+    // Without progress output, which slow machines have more of.
+    command.env("COPLACE_LOG", "warn").env("COLUMNS", columns);
     let output = command.current_dir(directory).args(arguments).args(without_draws(arguments)).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }

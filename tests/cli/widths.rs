@@ -1,6 +1,6 @@
 //! No line of a report is wider than a screen.
 
-use crate::support::run_coplace_in;
+use crate::support::{run_coplace_in, run_on_screen};
 
 /// The largest line width, in characters.
 const WIDEST: usize = 170;
@@ -28,4 +28,17 @@ fn no_line_of_a_report_is_wider_than_a_screen() {
         let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= WIDEST, "{call}: {widest}");
     }
+}
+
+#[test]
+fn a_narrow_screen_has_every_class_of_memory() {
+    let job = "evaluate gpt3-175b --chip a100_40gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 \
+        --pipeline 16 --data 1 --tensor 8 --micro-batch 4 --attention unfused";
+    let dir = tempfile::tempdir().unwrap();
+    let text = run_on_screen(dir.path(), "80", &job.split_whitespace().collect::<Vec<_>>()).expect_result();
+    let table = text.split("\nMemory, GiB per device\n").nth(1).unwrap().split("\nStages").next().unwrap();
+    for class in ["weights", "master weights", "optimizer states", "activations", "transients", "needs", "usable"] {
+        assert_eq!(table.lines().filter(|line| line.starts_with(&format!("{class} "))).count(), 2, "{class}: {table}");
+    }
+    assert!(!table.contains("left out") && table.lines().all(|line| line.chars().count() <= 80), "{table}");
 }

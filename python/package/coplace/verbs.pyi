@@ -500,6 +500,7 @@ class _CompareVerb:
         evaluations: int | None = None,
         seed: int | None = None,
         out: _Path | None = None,
+        details: bool | None = None,
     ) -> Answer:
         """Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of
         each freedom of a search."""
@@ -514,6 +515,7 @@ class _CompareVerb:
         evaluations: int | None = None,
         seed: int | None = None,
         out: _Path | None = None,
+        details: bool | None = None,
     ) -> Question: ...
 
 compare: _CompareVerb

@@ -381,7 +381,11 @@ impl Comparison {
         let first = self.base_of(entry)?;
         let of = |get: &dyn Fn(&ComparisonEntry) -> Option<f64>| Some((get(first)?, get(entry)?));
         let values = of(&|entry| entry.objective_value);
-        let by_objective = values.map(|(first, other)| self.objective.lead(first, other));
+        // Means over models are relative to the reference, and more is better.
+        let by_objective = values.map(|(first, other)| match self.is_over_models() {
+            true => first / other,
+            false => self.objective.lead(first, other),
+        });
         let by_rate = || {
             let (first, other) = of(&|entry| entry.throughput_tokens_per_s.or(entry.times_reference))?;
             Some(first / other)
@@ -391,8 +395,17 @@ impl Comparison {
     }
 
     /// True if the rates are means over several models.
-    fn is_over_models(&self) -> bool {
+    pub(crate) fn is_over_models(&self) -> bool {
         self.entries.iter().any(|entry| entry.times_reference.is_some())
+    }
+
+    /// Returns the unit of the objective: of one model, or of the mean over several.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self.is_over_models() {
+            true => self.objective.display_value(1.0, ValueScale::Reference).1,
+            false => unit_of_objective(self.objective),
+        }
     }
 
     /// True if at least one entry has a plan.
@@ -500,9 +513,14 @@ impl Comparison {
     /// Returns the table of means over several models.
     fn means_table(&self) -> TextTable {
         let dash = || "-".to_owned();
-        let mut table = TextTable::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
+        let by_speed = matches!(self.objective, Objective::Throughput | Objective::StepTime);
+        let mut heads = vec!["design", "area", "node", "x reference", "first is", "peak W", "USD"];
+        if !by_speed {
+            heads.insert(3, self.unit());
+        }
+        let mut table = TextTable::new(heads).keep_columns(&[self.unit(), "x reference", "first is"]);
         for entry in &self.entries {
-            table.add_row([
+            let mut row = vec![
                 entry.label.clone(),
                 entry.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
@@ -510,7 +528,11 @@ impl Comparison {
                 self.lead_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
                 entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
-            ]);
+            ];
+            if !by_speed {
+                row.insert(3, entry.objective_value.map_or_else(dash, format_rate));
+            }
+            table.add_row(row);
         }
         table
     }
@@ -553,7 +575,8 @@ impl Comparison {
         let kept: Vec<&str> = columns.iter().filter(|(_, kept, _)| *kept).map(|(head, ..)| *head).collect();
         let mut table = TextTable::new(columns.iter().map(|(head, ..)| *head))
             .align_column(columns.len() - 1, ColumnAlign::Left)
-            .keep_columns(&kept);
+            .keep_columns(&kept)
+            .turn_if_wide();
         for entry in &self.entries {
             table.add_row(columns.iter().map(|(.., cell)| cell(entry)));
         }

@@ -1,6 +1,7 @@
 //! Answers of commands as data: plans, steps, comparisons, and the evidence for them. `docs/json.md` describes them.
 
 pub mod comparison;
+pub mod comparison_summary;
 pub mod decision;
 pub mod evaluation;
 pub mod evidence;

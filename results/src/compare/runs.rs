@@ -1,12 +1,13 @@
 //! Runs side by side: for one model by their rates; for several models by their mean and model by model.
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
+use crate::run::front::{DesignMeasures, FrontQuantity, MeanRatios, StepScope};
 use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::run::search_run::SearchRun;
 use crate::text::format_count;
 use crate::text::{fold_line, format_heading, format_percent};
 use search::design::Aim;
-use search::objective::MeasureMean;
+use search::objective::{MeasureMean, Objective};
 use serde::Serialize;
 
 /// The comparison of several runs.
@@ -21,6 +22,9 @@ pub struct RunComparison {
     /// The reference of the means, in words.
     #[serde(skip)]
     scale: String,
+    /// The positions of the runs' best designs among the entries.
+    #[serde(skip)]
+    found: Vec<usize>,
     /// True if at least one run ranks by the bad ends of the steps' intervals.
     #[serde(skip)]
     robust: bool,
@@ -50,12 +54,8 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
     let robust = runs.iter().any(|run| run.record.certificate.robust);
     let first = runs.iter().find(|run| !run.models().is_empty());
     let Some(first) = first else {
-        return Ok(RunComparison {
-            over: compare_best_designs(&runs),
-            models: Vec::new(),
-            scale: String::new(),
-            robust,
-        });
+        let (over, found) = entries_of_one_model(&runs);
+        return Ok(RunComparison { over, models: Vec::new(), scale: String::new(), found, robust });
     };
     let on = |(at, model): (usize, &ModelPlan)| ModelComparison {
         model: model.model.clone(),
@@ -64,7 +64,8 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
         comparison: labelled_entries(&runs, &|run| match run.models().get(at) {
             Some(own) => own.comparison.entries.clone(),
             None => no_design_entry(),
-        }),
+        })
+        .0,
     };
     let scale = format!(
         "x reference: the {} of the models' throughputs relative to {}, with the efficiency of the space's chips and \
@@ -73,14 +74,26 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
         first.record.study.reference_chip,
         first.name,
     );
-    let over = labelled_entries(&runs, &|run| {
-        run.record.best.as_ref().map_or_else(no_design_entry, |best| mean_entries(run, best))
+    let asked = runs.first().unwrap_or(first);
+    let (objective, scope) = (asked.record.asked.aim.objective, asked.step_scope());
+    let (over, found) = labelled_entries(&runs, &|run| {
+        run.record.best.as_ref().map_or_else(no_design_entry, |best| mean_entries(run, best, objective, &scope))
     });
-    Ok(RunComparison { over, models: first.models().iter().enumerate().map(on).collect(), scale, robust })
+    Ok(RunComparison { over, models: first.models().iter().enumerate().map(on).collect(), scale, found, robust })
 }
 
 impl RunComparison {
-    /// Returns the comparison as text.
+    /// Returns the comparison in a few lines.
+    #[must_use]
+    pub fn to_summary(&self) -> String {
+        let each: Vec<(String, &Comparison)> =
+            self.models.iter().map(|of| (of.model.clone(), &of.comparison)).collect();
+        let mut text = self.over.to_summary(&self.found, &each, self.robust);
+        text.push_str(&fold_line(&self.scale));
+        text
+    }
+
+    /// Returns the whole comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let words = |comparison: &Comparison| match self.robust {
@@ -111,12 +124,18 @@ fn no_design_entry() -> Vec<ComparisonEntry> {
     vec![ComparisonEntry::without_design("nothing found")]
 }
 
-/// Returns the best design of a run of several models and its baselines, by the mean over the models.
-fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
-    let mut entries = vec![ComparisonEntry::from_design("best found", &best.design)];
-    let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
-    entries.extend(baselines.map(|entry| {
-        let times_reference = run.means_of_baseline(best, &entry.label).map(|means| means.times_reference);
+/// Returns the best design of a run of several models and its baselines, by the means over the models. `objective` and
+/// `scope` are those of the first run.
+fn mean_entries(run: &SearchRun, best: &BestDesign, objective: Objective, scope: &StepScope) -> Vec<ComparisonEntry> {
+    let on_first = || best.models.first().into_iter().flat_map(|model| &model.comparison.entries);
+    let value = |entry: &ComparisonEntry, means: Option<&MeanRatios>| {
+        mean_value(objective, &DesignMeasures::from(entry).with_means(means?), scope)
+    };
+    let mut found = ComparisonEntry::from_design("best found", &best.design);
+    let means = on_first().next().and_then(|entry| run.means_of_entry(best, &entry.label, scope));
+    found.objective_value = value(&found, means.as_ref());
+    let of_baseline = |entry: &ComparisonEntry| {
+        let means = run.means_of_entry(best, &entry.label, scope);
         let chip = ComparisonEntry {
             chip: entry.chip.clone(),
             area_mm2: entry.area_mm2,
@@ -126,18 +145,39 @@ fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
             node: entry.node.clone(),
             peak_power_w: entry.peak_power_w,
             cost_usd: entry.cost_usd,
-            times_reference,
-            note: times_reference.is_none().then(|| "has no plan for one of the models".to_owned()),
+            stack: entry.stack.clone(),
+            fabric: entry.fabric.clone(),
+            port_gb_per_s: entry.port_gb_per_s,
+            efficiency: entry.efficiency,
+            baseline: entry.baseline.clone(),
+            compared_with: entry.compared_with,
+            times_reference: means.map(|means| means.times_reference),
+            objective_value: value(entry, means.as_ref()),
+            note: means.is_none().then(|| "has no plan for one of the models".to_owned()),
             ..chip
         }
-    }));
-    entries
+    };
+    std::iter::once(found).chain(on_first().skip(1).map(of_baseline)).collect()
+}
+
+/// Returns the value of an objective for means over several models: relative to the reference, and more is better.
+/// `None` if a figure is not known.
+fn mean_value(objective: Objective, means: &DesignMeasures, scope: &StepScope) -> Option<f64> {
+    // The step times of several models have no mean of their own: their rates have.
+    let by = if objective == Objective::StepTime { Objective::Throughput } else { objective };
+    let quantity = FrontQuantity::from_name(&by.to_string())?;
+    let value = quantity.value_of(means, scope)?;
+    Some(if quantity.more_is_better() { value } else { 1.0 / value })
 }
 
 /// Compares the best designs and baselines of the runs; those of the first run come first. If a run has another model,
 /// cluster, batch or objective, the comparison lists this difference, because its throughputs are for different work.
 #[must_use]
 pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
+    entries_of_one_model(runs).0
+}
+
+fn entries_of_one_model(runs: &[SearchRun]) -> (Comparison, Vec<usize>) {
     labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
         (Some(comparison), _) => comparison.entries.clone(),
         (None, Some(best)) => vec![ComparisonEntry::from_design("best found", &best.design)],
@@ -145,9 +185,9 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     })
 }
 
-/// Returns the entries of each run, its best design first, with notes. All are measured by the objective of the first
-/// run.
-fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> Comparison {
+/// Returns the entries of each run, its best design first, with notes, and the positions of the best designs. All are
+/// measured by the objective of the first run.
+fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> (Comparison, Vec<usize>) {
     let aim = |run: &SearchRun| Aim {
         objective: run.record.asked.aim.objective,
         operation: run.record.asked.aim.operation,
@@ -155,14 +195,16 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
     };
     let first = runs.first();
     let of_first = first.map(aim).unwrap_or_default();
-    let mut entries = Vec::new();
+    let (mut entries, mut found) = (Vec::new(), Vec::new());
     for run in runs {
         let mut own = own(run);
+        found.push(entries.len());
         if let (Some(first), Some(note)) = (own.first_mut(), unproven_note(&run.record.certificate)) {
             first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
         }
         for mut entry in own {
-            if aim(run) != of_first {
+            // Means over several models are by the objective of the first run already.
+            if aim(run) != of_first && entry.times_reference.is_none() {
                 entry = entry.with_objective(&of_first, run.record.study.devices as f64);
             }
             if runs.len() > 1 {
@@ -175,7 +217,7 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
     let differences = runs.iter().filter_map(difference).collect();
     let alone = |run: &SearchRun| run.record.comparison.as_ref().and_then(|comparison| comparison.gain.clone());
     let gain = first.filter(|_| runs.len() == 1).and_then(alone);
-    Comparison { objective: of_first.objective, differences, entries, gain }.with_lead_intervals()
+    (Comparison { objective: of_first.objective, differences, entries, gain }.with_lead_intervals(), found)
 }
 
 /// Returns the note on a run whose best design is not proven to be the best. `None` if it is proven.

@@ -1,10 +1,9 @@
 //! The answer of a search in a few lines: the design, the reasons, its certainty, its baselines, and the next steps.
 
-use crate::answer::comparison::{BaselineStanding as Standing, Comparison, ComparisonEntry, unit_of_objective};
 use crate::answer::plan::one_line;
 use crate::run::record::{BestDesign, Certificate, Proof, SearchRecord};
 use crate::text::{
-    TextTable, fold_line, format_area, format_count, format_fields, format_percent, format_rate, format_seconds,
+    fold_line, format_area, format_count, format_fields, format_percent, format_rate, format_seconds,
     format_significant,
 };
 use search::objective::Objective;
@@ -50,7 +49,7 @@ pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
     let comparisons = record.comparison.iter().map(|comparison| (None, comparison));
     let by_model = best.models.iter().map(|model| (Some(model.model.as_str()), &model.comparison));
     for (model, comparison) in comparisons.chain(by_model) {
-        text.push_str(&against_text(comparison, model));
+        text.push_str(&comparison.against_text(model));
     }
     for note in &best.notes {
         text.push_str(&fold_line(note));
@@ -110,51 +109,4 @@ fn proof_text(certificate: &Certificate) -> String {
         (Proof::Infeasible, _) => format!("none {among} runs the model"),
     };
     proof + &because
-}
-
-/// Returns a table of how much better the found design is than built chips, one chip per row. Empty without built
-/// chips.
-fn against_text(comparison: &Comparison, model: Option<&str>) -> String {
-    let mut chips: Vec<&str> = Vec::new();
-    for entry in &comparison.entries {
-        let chip = entry.baseline.as_ref().map(|of| of.chip.as_str());
-        chips.extend(chip.filter(|chip| !chips.contains(chip)));
-    }
-    if chips.is_empty() {
-        return String::new();
-    }
-    let unit = unit_of_objective(comparison.objective);
-    let on = model.map_or_else(String::new, |model| format!(", {model}"));
-    let head = format!("the found one is, by {unit}{on}");
-    let mut table = TextTable::new([head.as_str(), "on its links", "both ideal", "as sold", "area", "peak W"])
-        .keep_columns(&["on its links", "both ideal", "as sold"]);
-    let mut open = false;
-    let mut lead = |entry: Option<&ComparisonEntry>| {
-        let Some((entry, lead)) = entry.and_then(|entry| Some((entry, comparison.lead_over(entry)?))) else {
-            return "- ".to_owned();
-        };
-        let close = comparison.is_too_close(entry).unwrap_or(false);
-        open |= close;
-        format!("{lead:.2}x{}", if close { "?" } else { " " })
-    };
-    for chip in chips {
-        let of = |standing: Standing| {
-            comparison
-                .entries
-                .iter()
-                .find(|entry| entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing))
-        };
-        let any = of(Standing::AsSold).or(of(Standing::SameFabric)).or(of(Standing::Ideal));
-        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
-        table.add_row([
-            chip.to_owned(),
-            lead(of(Standing::SameFabric)),
-            lead(of(Standing::Ideal)),
-            lead(of(Standing::AsSold)),
-            number(any.and_then(|entry| entry.area_mm2)),
-            number(any.and_then(|entry| entry.peak_power_w)),
-        ]);
-    }
-    let close = if open { "?: too close to call, by the model's error between designs.\n" } else { "" };
-    format!("\n{}{close}", table.render())
 }

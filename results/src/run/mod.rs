@@ -4,6 +4,7 @@ pub mod claim;
 pub mod conversion;
 pub mod explanation;
 pub mod front;
+pub mod front_table;
 pub mod older;
 pub mod parts;
 pub mod progress;

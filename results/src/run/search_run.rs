@@ -351,6 +351,11 @@ impl SearchRun {
     /// Returns the means of a baseline over the models, relative to the reference. `None` if it cannot run one of the
     /// models.
     pub(crate) fn means_of_baseline(&self, best: &BestDesign, label: &str) -> Option<MeanRatios> {
+        self.means_of_entry(best, label, &self.step_scope())
+    }
+
+    /// As [`Self::means_of_baseline`], of any entry, with the price of energy of `scope`.
+    pub(crate) fn means_of_entry(&self, best: &BestDesign, label: &str, scope: &StepScope) -> Option<MeanRatios> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
         let runs: Vec<(&ModelPlan, &ComparisonEntry)> = best
             .models
@@ -373,8 +378,7 @@ impl SearchRun {
             Some((tokens(model) / model.reference_tokens_per_s, tokens(model) / entry.throughput_tokens_per_s?))
         };
         let paid = |model: &ModelPlan, entry: &ComparisonEntry| {
-            let ((reference, own), watt) =
-                (seconds(model, entry)?, self.step_scope().usd_per_cluster_watt(model.devices)?);
+            let ((reference, own), watt) = (seconds(model, entry)?, scope.usd_per_cluster_watt(model.devices)?);
             Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
         };
         Some(MeanRatios {

@@ -68,6 +68,19 @@ pub enum StoreCell {
     Text(String),
 }
 
+impl StoreCell {
+    /// Returns the cell in CSV. Numbers have the fewest digits that read back exactly; a missing value is empty.
+    #[must_use]
+    pub fn csv_text(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Int(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
 /// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnKind {

@@ -233,7 +233,7 @@ pub fn write_exports(store: &SweepStore, directory: &Path, aim: Aim) -> Result<S
             counting.add_row(&row);
             let cells = columns.row_cells(&row);
             check_finite(row.number, &columns, &cells)?;
-            lines.write_record(cells.iter().map(csv_cell)).map_err(of_line)?;
+            lines.write_record(cells.iter().map(StoreCell::csv_text)).map_err(of_line)?;
             waiting.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
             if waiting[0].len() == ROW_GROUP {
                 write_row_group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
@@ -288,16 +288,6 @@ fn check_finite(number: u64, columns: &ExportColumns, cells: &[StoreCell]) -> Re
             Err(SweepStoreError::Row { number, why: format!("{name} = {value} is not finite") })
         }
         _ => Ok(()),
-    }
-}
-
-/// Returns a cell in CSV. Numbers have the fewest digits that read back exactly; a missing value is empty.
-fn csv_cell(cell: &StoreCell) -> String {
-    match cell {
-        StoreCell::Null => String::new(),
-        StoreCell::Int(value) => value.to_string(),
-        StoreCell::Float(value) => value.to_string(),
-        StoreCell::Text(text) => text.clone(),
     }
 }
 
