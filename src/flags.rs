@@ -203,7 +203,6 @@ const ALONE: [&str; 4] = ["validate --techniques", "validate --intervals", "vali
 const BESIDE: &[(&str, &str)] = &[
     ("--share", "--shard 1/2"),
     ("--parts", "--slurm --time=1:00:00"),
-    ("--data", "--pipeline 1 --tensor 1"),
     ("--residuals", "--held-out"),
     ("--links-of", "--links links.csv"),
     ("--links-between", "--links links.csv"),

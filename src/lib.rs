@@ -33,7 +33,8 @@ use std::io::IsTerminal;
 #[derive(Parser)]
 #[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 a result, 2 wrong input, 3 an incomplete result, 1 anything else.\n\
-    The main job: coplace search llama2-7b")]
+    The main job: coplace search llama2-7b\n\
+    For a shell: coplace completions SHELL, coplace man --out DIR")]
 struct CommandLine {
     #[command(subcommand)]
     verb: Verb,
@@ -100,7 +101,7 @@ pub fn fit_text_to_screen() {
 /// The verbs with their options, as the program takes them.
 #[must_use]
 pub fn command() -> clap::Command {
-    numbers::with_negative_values(CommandLine::command())
+    numbers::with_short_names(numbers::with_negative_values(CommandLine::command()))
 }
 
 /// Parses the words of a command line, without the program's name, into a verb with its arguments. An error about a
@@ -202,7 +203,7 @@ fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
         Verb::Doctor(a) => verb::doctor::run_doctor(&a, call),
         Verb::Mcp(a) => serve::mcp::run_mcp(&a, call),
         Verb::Page(a) => serve::page::run_page(&a, call),
-        Verb::Completions(a) => verb::shell::print_completions(&a, CommandLine::command(), call),
-        Verb::Man(a) => verb::shell::write_manual(&a, CommandLine::command(), call),
+        Verb::Completions(a) => verb::shell::print_completions(&a, command(), call),
+        Verb::Man(a) => verb::shell::write_manual(&a, command(), call),
     }
 }

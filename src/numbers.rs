@@ -21,6 +21,27 @@ where
     }
 }
 
+/// Makes a parser of numbers of tokens in a range. `k` behind a number is 1,024 and `m` 1,048,576, as in the names of
+/// context lengths (`32k`). Its errors name the range.
+pub fn token_count_in(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    let whole = whole_number_in(range);
+    move |text| match parse_token_count(text) {
+        Some(count) => whole(&count.to_string()),
+        None => whole(text),
+    }
+}
+
+/// Parses a number of tokens, with the units of [`token_count_in`]. `None` if the text is none.
+pub fn parse_token_count(text: &str) -> Option<u64> {
+    const UNITS: [(char, u64); 2] = [('k', 1 << 10), ('m', 1 << 20)];
+    let unit =
+        UNITS.iter().find_map(|(unit, size)| Some((text.strip_suffix([*unit, unit.to_ascii_uppercase()])?, size)));
+    let (digits, size) = unit.unwrap_or((text, &1));
+    digits.parse::<u64>().ok()?.checked_mul(*size)
+}
+
 /// Parses a number, which may have a fraction. Its error says how numbers are written.
 pub fn real_number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "must be a number; write it like 0.5 or 12".to_owned())
@@ -46,6 +67,33 @@ pub fn with_negative_values(command: Command) -> Command {
     })
 }
 
+/// Short names of options, by the options' names: those of the field for degrees and devices.
+const SHORT_NAMES: [(&str, &str); 8] = [
+    ("tensor", "tp"),
+    ("pipeline", "pp"),
+    ("data", "dp"),
+    ("attention-data", "dp"),
+    ("context", "cp"),
+    ("expert", "ep"),
+    ("expert-tensor", "etp"),
+    ("devices", "gpus"),
+];
+
+/// Gives the degrees and the devices of every verb the short names of the field. A verb without `--tensor` has no
+/// degrees.
+pub fn with_short_names(command: Command) -> Command {
+    command.mut_subcommands(|verb| {
+        let has_degrees = verb.get_arguments().any(|option| option.get_long() == Some("tensor"));
+        verb.mut_args(|option| {
+            let known = SHORT_NAMES.iter().find(|(name, _)| option.get_long() == Some(*name));
+            match known.filter(|(name, _)| has_degrees || *name == "devices") {
+                Some((_, short)) => option.visible_alias(*short),
+                None => option,
+            }
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -64,6 +112,40 @@ mod tests {
         assert_eq!(read("x"), Err("must be a whole number from 1 to 8".into()));
         assert_eq!((real_number("-inf").is_ok(), real_number("1,5").is_err()), (true, true));
         assert_eq!(whole_number_in(0..=u64::MAX)("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn lengths_may_be_written_in_units_of_1024_tokens() {
+        let read = token_count_in(1..=1 << 24);
+        assert_eq!(
+            (read("32k"), read("128K"), read("1m"), read("4096")),
+            (Ok(32_768), Ok(131_072), Ok(1 << 20), Ok(4096))
+        );
+        for wrong in ["k", "-1k", "1.5k", "32kb", "32 k", "99999999999999999999k", ""] {
+            assert_eq!(read(wrong), Err("must be a whole number from 1 to 16777216".into()), "{wrong}");
+        }
+        assert_eq!(
+            (read("0k"), read("17M")),
+            (Err("0 is not in 1..=16777216".into()), Err("17825792 is not in 1..=16777216".into()))
+        );
+    }
+
+    #[test]
+    fn degrees_and_devices_have_their_short_names_in_every_verb() {
+        let command = crate::command();
+        let aliases = |verb: &str| {
+            let verb = command.find_subcommand(verb).unwrap();
+            let short = verb.get_arguments().filter_map(|option| option.get_visible_aliases());
+            short.flatten().map(str::to_owned).collect::<std::collections::BTreeSet<String>>()
+        };
+        for verb in ["plan", "evaluate", "techniques", "page"] {
+            for short in ["tp", "pp", "dp", "cp", "ep", "gpus"] {
+                assert!(aliases(verb).contains(short), "{verb} --{short}");
+            }
+        }
+        assert!(aliases("search").contains("gpus") && aliases("serve").contains("dp"));
+        // Its --expert is an expert's placement.
+        assert!(!aliases("compare").contains("ep"));
     }
 
     #[test]

@@ -185,9 +185,11 @@ fn degrees_that_do_not_divide_are_refused_with_those_that_do() {
     let batch = refused(&["--micro-batch", "3"]);
     assert!(batch.contains("--micro-batch: ") && batch.contains("64"), "{batch}");
     let devices = refused(&["--pipeline", "4", "--data", "4", "--tensor", "2"]);
-    assert!(devices.contains("are 32 devices, --devices is 8; use --devices 32, or other degrees"), "{devices}");
-    let lists = refused(&["--pipeline", "2,4", "--data", "1", "--tensor", "2"]);
-    assert!(lists.contains("--data 1: needs one value of --pipeline"), "{lists}");
+    let expected = "must be 1, the copies of 8 devices (tp x cp x pp) among 8; use dp = 1, or pp = 1";
+    assert!(devices.contains("--data: ") && devices.contains(expected), "{devices}");
+    // The other degrees follow from the copies.
+    let copies = json(&["--pipeline", "2,4", "--data", "1", "--tensor", "2"]);
+    assert_eq!(copies["result"]["plan"]["plan"]["layout"]["pipeline"], 4);
     let micro = refused(&["--pipeline", "1", "--data", "8", "--tensor", "1", "--micro-batch", "16"]);
     assert!(micro.contains("--micro-batch: "), "{micro}");
 }
@@ -225,8 +227,7 @@ fn bad_flags_are_refused_with_the_cure() {
         (vec!["--tensor", "3"], "--tensor: "),
         (vec!["--tensor", "0"], "0 is not in 1..=65536"),
         (vec!["--micro-batch", "0"], "0 is not in 1..=65536"),
-        (vec!["--data", "2"], "--pipeline <LIST>"),
-        (vec!["--pipeline", "2", "--data", "2"], "--tensor <LIST>"),
+        (vec!["--data", "3"], "must be a divisor of the 8 devices; use dp = 2 or 4"),
         (vec!["--attention", "flash"], "[possible values: fused, unfused]"),
         (vec!["--trace", "/nonexistent/x.json"], "/nonexistent/x.json: cannot be written"),
     ] {

@@ -60,8 +60,8 @@ fn a_fault_names_key_value_limit_and_cure() {
     let job = "evaluate opt-350m --chip h100 --fabric nvlink4_node --devices 4 --global-batch 8";
     let found = fault(&format!("{job} --pipeline 2 --tensor 1 --data 4"));
     assert_eq!((found.exit_code, found.key.as_deref(), found.value.as_deref()), (2, Some("--data"), Some("4")));
-    assert!(found.limit.unwrap().ends_with("--devices is 4"));
-    assert_eq!(found.cure.unwrap(), "use --devices 8, or other degrees");
+    assert!(found.limit.unwrap().ends_with("2, the copies of 2 devices (tp x cp x pp) among 4"));
+    assert_eq!(found.cure.unwrap(), "use dp = 2, or pp = 1");
     let found = fault(&format!("{job} --sequence-lenth 4"));
     assert_eq!((found.key.as_deref(), found.exit_code), (Some("--sequence-lenth"), 2));
     assert_eq!(found.cure.unwrap(), "use --sequence-length");

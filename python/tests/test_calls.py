@@ -86,7 +86,7 @@ def test_lists_are_taken_where_the_command_takes_commas() -> None:
         ({"tensor": []}, "tensor", "[]", "is an empty list"),
         ({"tensor": 3}, "tensor", "3", "must be a divisor"),
         ({"format": "json"}, "format", "'json'", "leave it out"),
-        ({"data": 3, "pipeline": 1, "tensor": 1}, "data", "3", "use --devices 3, or other degrees"),
+        ({"data": 3, "pipeline": 1, "tensor": 1}, "data", "3", "use dp = 2 or 4"),
     ],
 )
 def test_a_wrong_argument_is_named(wrong: Dict[str, Any], key: str, value: str, part: str) -> None:

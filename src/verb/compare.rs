@@ -6,7 +6,7 @@ use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use crate::numbers::whole_number_in;
+use crate::numbers::{token_count_in, whole_number_in};
 use crate::verb::job::LONGEST;
 use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
@@ -52,8 +52,8 @@ pub struct CompareArguments {
     /// Software stack instead of the study's
     #[arg(long, requires = "freedoms")]
     stack: Option<String>,
-    /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = whole_number_in(1..=LONGEST))]
+    /// Tokens per sequence; 32k is 32768 [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = token_count_in(1..=LONGEST))]
     sequence_length: Option<u64>,
     /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, if it gives them
     /// for the model]

@@ -4,7 +4,7 @@ use crate::answer::{self, Format};
 use crate::call::{Call, CallControl};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
+use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::plan::{self, describe_job, draw_memory};
 use crate::written_path::WrittenPath;
 use interop::chakra;
@@ -44,9 +44,6 @@ pub struct EvaluateArguments {
     job: JobArguments,
     #[command(flatten)]
     choices: SpaceArguments,
-    /// Data-parallel replicas: --devices is the product of the degrees; needs --pipeline and --tensor, one value each
-    #[arg(long, alias = "dp", value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = count_up_to(1 << 20))]
-    data: Option<u32>,
     /// Show every kernel of the slowest stage's passes, before the summary
     #[arg(long)]
     kernels: bool,
@@ -188,40 +185,9 @@ fn usual_cluster() -> ClusterSpec {
 }
 
 impl EvaluateArguments {
-    /// Returns the question that the arguments ask. With --data, the product of all degrees must equal the devices, and
-    /// a context-parallel degree that is not given is 1.
+    /// Returns the question that the arguments ask.
     pub fn question(&self) -> Result<Question, Failure> {
-        let asked = self.choices.plan_space()?;
-        let mut question = self.job.question(asked, Some(&usual_cluster()), self.data.is_none())?;
-        let Some(data) = self.data else { return Ok(question) };
-        let asked = &mut question.plans;
-        let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
-            None => Ok(1),
-            Some([value]) => Ok(u64::from(*value)),
-            Some(_) => Err(failure::option_failure(
-                "--data",
-                data,
-                format!("needs one value of --{name}"),
-                "give one, or leave --data out",
-            )),
-        };
-        let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
-        let c = one(&asked.context, "context")?;
-        let needed = [t, c, u64::from(data)].into_iter().fold(p, u64::saturating_mul);
-        let devices = u64::from(question.cluster.devices);
-        if needed != devices {
-            let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
-            return Err(failure::option_failure(
-                "--data",
-                data,
-                format!(
-                    "{p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is {devices}"
-                ),
-                format!("use --devices {needed}, or other degrees"),
-            ));
-        }
-        asked.context.get_or_insert_with(|| vec![1]);
-        Ok(question)
+        self.job.question(self.choices.plan_space()?, Some(&usual_cluster()), true)
     }
 }
 

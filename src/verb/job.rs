@@ -16,7 +16,7 @@ use crate::failure::{
     Failure, OrInput, input_failure, missing_option, option_failure, option_failure_from, structured_failure,
 };
 use crate::input::{self, TechniqueUse};
-use crate::numbers::{real_number, whole_number_in};
+use crate::numbers::{real_number, token_count_in, whole_number_in};
 use clap::ValueEnum;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::{Job, PlanAnswer};
@@ -96,7 +96,7 @@ impl LossName {
 }
 
 /// The job: a model, its cluster and its software.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
@@ -113,13 +113,13 @@ pub struct JobArguments {
     #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub fast_domain: Option<u32>,
     /// Devices; all are used
-    #[arg(long, alias = "gpus", value_name = "N", value_parser = count_up_to(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub devices: Option<u32>,
     /// Sequences per step over the whole cluster
     #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]
     pub global_batch: Option<u32>,
-    /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
+    /// Tokens per sequence; 32k is 32768 [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", value_parser = token_count_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     #[command(flatten)]
     pub documents: DocumentArguments,
@@ -237,16 +237,35 @@ pub fn ignored_key(text: &str) -> Result<String, String> {
 
 impl JobArguments {
     /// Returns the question that the arguments ask. Missing values come from the run that is given as the chip, then
-    /// from `usual`. If `fixed` is set and the arguments leave everything open, the question asks for the run's own
-    /// plan.
+    /// from `usual`. If `fixed` is set and the arguments change nothing of the run's question, the question asks for
+    /// the run's own plan.
     ///
     /// # Errors
     /// A run directory that cannot be read; a part of the job that neither the arguments nor the defaults name.
     pub fn question(&self, plans: PlanSpace, usual: Option<&ClusterSpec>, fixed: bool) -> Result<Question, Failure> {
         let run = run::question_of_run(&self.chip, &self.model)?;
+        let mut question = self.question_beside_run(run.as_ref(), usual)?;
+        let same = run.as_ref().filter(|run| fixed && plans == PlanSpace::default() && run.model() == self.model);
+        question.plans = match same {
+            Some(run) if question.canonical() == self.alone().question_beside_run(Some(run), usual)?.canonical() => {
+                run.plans.clone()
+            }
+            _ => plans,
+        };
+        Ok(question)
+    }
+
+    /// The model and the chip without the other arguments.
+    fn alone(&self) -> Self {
+        Self { model: self.model.clone(), chip: self.chip.clone(), files: self.files.clone(), ..Self::default() }
+    }
+
+    /// Returns the question that the arguments ask about all plans, completed from the run that is given as the chip,
+    /// then from `usual`.
+    fn question_beside_run(&self, run: Option<&Question>, usual: Option<&ClusterSpec>) -> Result<Question, Failure> {
         let chip = run::file_of_chip(&self.chip);
-        let cluster = self.cluster(run.as_ref().map(|run| &run.cluster).or(usual), &chip)?;
-        let same = run.as_ref().filter(|run| run.model() == self.model);
+        let cluster = self.cluster(run.map(|run| &run.cluster).or(usual), &chip)?;
+        let same = run.filter(|run| run.model() == self.model);
         let tokens = same.and_then(|run| run.models.first()).and_then(|of| of.sequence_length);
         let own = [Some(self.model.as_str()), self.fabric.as_deref(), self.stack.as_deref()];
         let own: Vec<&str> = own.into_iter().flatten().collect();
@@ -267,37 +286,15 @@ impl JobArguments {
             chips: ChipChoice::One { chip, nvme: self.nvme.clone() },
             cluster,
             fast_domain: self.fast_domain,
-            software: self.software(run.as_ref().map(|run| &run.software), same.map(|run| &run.software)),
-            plans: match same {
-                Some(run) if fixed && self.leaves_all_open() && plans == PlanSpace::default() => run.plans.clone(),
-                _ => plans,
-            },
+            software: self.software(run.map(|run| &run.software), same.map(|run| &run.software)),
+            plans: PlanSpace::default(),
             everything: false,
             aim: AimSpec::default(),
             limits: None,
-            files: run::files_beside(run.as_ref(), &own, &self.files),
+            files: run::files_beside(run, &own, &self.files),
         };
         question.carry_files();
         Ok(question)
-    }
-
-    /// True if the arguments give neither the cluster nor the software nor the lengths that a plan depends on.
-    fn leaves_all_open(&self) -> bool {
-        let Self {
-            fabric,
-            devices,
-            global_batch,
-            stack,
-            headroom_gib,
-            attention,
-            optimizer,
-            sequence_length,
-            mtp_layers,
-            ..
-        } = self;
-        let cluster = fabric.is_none() && devices.is_none() && global_batch.is_none();
-        let software = stack.is_none() && headroom_gib.is_none() && attention.is_none() && optimizer.is_none();
-        cluster && software && sequence_length.is_none() && mtp_layers.is_none() && self.documents.are_whole()
     }
 
     fn cluster(&self, usual: Option<&ClusterSpec>, chip: &str) -> Result<ClusterSpec, Failure> {

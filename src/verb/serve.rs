@@ -16,12 +16,12 @@ mod space;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure};
-use crate::numbers::whole_number_in;
+use crate::numbers::token_count_in;
 use crate::progress;
 use crate::verb::job::{LONGEST, count_up_to, ignored_key};
 use crate::written_path::WrittenPath;
 use clap::ValueEnum;
-use keep::RunKeeper;
+use keep::{RunKeeper, ServedAnswers};
 use loaded::LoadedDeployment;
 use method::MethodArguments;
 use priced::{CaseOutcome, price_case};
@@ -108,16 +108,16 @@ pub struct ServeArguments {
     #[arg(long)]
     fabric: Option<String>,
     /// Devices that may be used [default: the study's, or 8]
-    #[arg(long, alias = "gpus", value_name = "N", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 16))]
     devices: Option<u32>,
     /// Serving engine: built in (coplace list engines) or a file (.toml) [default: the study's, or vllm]
     #[arg(long)]
     engine: Option<String>,
-    /// Tokens of a prompt, or several with commas between [default: the study's, or 1024]
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = whole_number_in(1..=LONGEST))]
+    /// Tokens of a prompt, or several with commas between; 32k is 32768 [default: the study's, or 1024]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = token_count_in(1..=LONGEST))]
     input: Vec<u64>,
     /// Tokens of an answer, or several [default: the study's, or 256]
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = whole_number_in(2..=LONGEST))]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = token_count_in(2..=LONGEST))]
     output: Vec<u64>,
     /// Lengths of requests with their shares, in place of --input and --output
     #[arg(long, value_name = "INPUTxOUTPUT:SHARE,...", conflicts_with_all = ["input", "output"])]
@@ -142,16 +142,16 @@ pub struct ServeArguments {
     #[arg(long, value_enum, default_value_t = CacheFormat::Bf16)]
     cache: CacheFormat,
     /// Devices that split every layer [default: every degree that the model allows]
-    #[arg(long, visible_alias = "tp", value_name = "T", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "T", value_parser = count_up_to(1 << 16))]
     tensor: Option<u32>,
     /// Stages [default: powers of two]
-    #[arg(long, visible_alias = "pp", value_name = "P", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "P", value_parser = count_up_to(1 << 16))]
     pipeline: Option<u32>,
     /// Groups that attend for sequences of their own and share experts [default: powers of two]
     #[arg(long, value_name = "D", value_parser = count_up_to(1 << 16))]
     attention_data: Option<u32>,
     /// Parts that hold whole experts of their own [default: powers of two]
-    #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
+    #[arg(long, value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
     /// Devices of a tensor-parallel group that share the tokens of a sequence, where more than one hold the same keys
     /// [default: powers of two]
@@ -258,10 +258,8 @@ pub fn answer_deployments(
     if let Some(keeper) = keeper {
         call.note_directory(keeper.path());
         let times = BTreeMap::from([("serve".to_owned(), started.elapsed().as_secs_f64())]);
-        written = {
-            let answers = ServedAnswers { cases: &cases, points: &points, fronts: &fronts };
-            keeper.write(question, answers, &found, show.top as usize, times)
-        };
+        let answers = ServedAnswers { cases: &cases, points: &points, fronts: &fronts };
+        written = keeper.write(question, answers, &found, show.top as usize, times);
     }
     keep_best(&mut cases, show.top as usize);
     let (written, lost): (Vec<PathBuf>, _) = match written {

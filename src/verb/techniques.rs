@@ -4,7 +4,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input::{self, TechniqueUse};
-use crate::numbers::whole_number_in;
+use crate::numbers::{token_count_in, whole_number_in};
 use crate::progress;
 use crate::verb::job::run::{files_beside, question_of_run};
 use crate::verb::job::{
@@ -83,8 +83,8 @@ pub struct TechniquesArguments {
     /// Micro-batches per step and replica
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     accumulate: u32,
-    /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
+    /// Tokens per sequence; 32k is 32768 [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", value_parser = token_count_in(1..=LONGEST))]
     sequence_length: Option<u64>,
     #[command(flatten)]
     documents: DocumentArguments,

@@ -77,6 +77,35 @@ fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
 }
 
 #[test]
+fn copies_devices_and_lengths_may_be_given_as_the_field_writes_them() {
+    let call =
+        "plan opt-350m --chip h100 --fabric nvlink4_node --gpus 8 --global-batch 16 --sequence-length 1k --format json";
+    let run = |more: &[&str]| run_coplace(&call.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
+    let answer = run(&["--dp", "4"]).expect_json();
+    for plan in answer["plans"].as_array().unwrap() {
+        let (layout, batch) = (&plan["plan"]["layout"], &plan["plan"]["batch"]);
+        assert_eq!((&layout["data"], &batch["sequence_length"]), (&4.into(), &1024.into()), "{plan}");
+    }
+    assert!(answer["plans"].as_array().is_some_and(|plans| plans.len() > 2));
+    let refused = run(&["--dp", "3"]).expect_refusal();
+    assert!(refused.contains("must be a divisor of the 8 devices; use dp = 2 or 4"), "{refused}");
+}
+
+#[test]
+fn formats_of_products_that_the_framework_does_not_train_in_are_marked() {
+    let call = "plan opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 8 --precision int8";
+    let run = |more: &[&str]| run_coplace(&call.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
+    let marks = |stack: &str| -> Vec<Value> {
+        let answer = run(&["--format", "json", "--stack", stack]).expect_json();
+        answer["plans"].as_array().unwrap().iter().map(|plan| plan["cannot_run"].clone()).collect()
+    };
+    let why = "products in int8: it has fp8, mxfp8, nvfp4";
+    assert!(marks("megatron").iter().all(|mark| mark == why) && !marks("megatron").is_empty());
+    assert!(marks("ideal").iter().all(Value::is_null));
+    assert!(run(&["--stack", "megatron"]).expect_result().replace("\n  ", " ").contains(why));
+}
+
+#[test]
 fn what_a_framework_discourages_is_marked_and_ranks_last() {
     let call = "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 \
         --sequence-length 32768 --micro-batch 1 --virtual-stages 1,2 --top 2";

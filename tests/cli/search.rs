@@ -317,6 +317,15 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
         assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
+        // Whatever changes the question leaves the plan open again.
+        let int8 = ["--precision", "int8"];
+        let changes = [&["--gradients", "fp32"][..], &["--stack-option", "overlap.tensor=0.5"]];
+        for more in changes.into_iter().chain((run == "relatives").then_some(&int8[..])) {
+            let call = [&["evaluate", model, "--chip", run, "--format", "json"][..], more].concat();
+            let other = run_coplace_in(dir.path(), &call).expect_json();
+            assert_eq!(other["asked"]["plans"], serde_json::json!({}), "{more:?}");
+        }
+        assert_ne!(again["asked"]["plans"], serde_json::json!({}));
         // The same holds if each is given, and the file alone is a chip.
         let with: Vec<&str> =
             found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();

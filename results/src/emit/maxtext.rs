@@ -303,10 +303,10 @@ impl MaxTextSettings {
         match plan.precision.product {
             Some(DataType::Fp8) => self.push_setting("quantization", "fp8"),
             Some(DataType::Int8) => self.push_setting("quantization", "int8"),
-            Some(product) if product.bytes() == 1 => {
-                self.0.push_lack(true, &format!("products in {product}: written for fp8 and int8 only"));
-            }
             _ => {}
+        }
+        if let Some(why) = Framework::MaxText.why_product_not_trained(plan.precision.product) {
+            self.0.push_lack(true, &why);
         }
     }
 

@@ -404,8 +404,9 @@ impl MegatronSettings {
         self.push_flag("fp8-recipe mxfp8", precision.product == Some(DataType::Mxfp8));
         self.push_flag("fp4-format e2m1", precision.product == Some(DataType::Nvfp4));
         self.push_flag("fp4-recipe nvfp4", precision.product == Some(DataType::Nvfp4));
-        self.push_lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 and fp4 only");
-        self.push_lack(precision.product == Some(DataType::Mxfp4), "products in mxfp4: Megatron-LM's fp4 is nvfp4");
+        if let Some(why) = Framework::MegatronLm.why_product_not_trained(precision.product) {
+            self.push_lack(true, &why);
+        }
         // Transformer Engine's flash attention has no sinks; cuDNN's has ("Disabling FlashAttention for softmax_type").
         let fused = if model.variations.sinks { "fused" } else { "flash" };
         self.push_argument("attention-backend", if plan.attention == Attention::Fused { fused } else { "unfused" });

@@ -130,7 +130,9 @@ impl NanotronLines {
             _ => "bfloat16",
         };
         self.push("dtype", dtype);
-        self.0.push_lack(precision.product.is_some(), "narrow products: nanotron multiplies in the type of the model");
+        if let Some(why) = Framework::Nanotron.why_product_not_trained(precision.product) {
+            self.0.push_lack(true, &why);
+        }
         self.0.push_lack(
             precision.state.is_some() || precision.master.is_none() && precision.operand != DataType::Fp32,
             "moments in another format, or no master weights: nanotron keeps both in fp32",

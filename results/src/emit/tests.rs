@@ -136,7 +136,7 @@ fn number_formats_and_optimizers_are_the_plans_own() {
     check(&MAXTEXT.maxtext(&wide), &["weight_dtype=float32", "dtype=bfloat16", "opt_type=sgd"], &[]);
     let pure = of(Precision::PURE_BF16.with_product_type(DataType::Int8), Optimizer::Adafactor);
     check(&MAXTEXT.maxtext(&pure), &["weight_dtype=bfloat16", "quantization=int8"], &["opt_type"]);
-    check(&CORE.megatron(&pure), &["# products in int8: Megatron-LM has fp8 and fp4 only"], &["--optimizer"]);
+    check(&CORE.megatron(&pure), &["# products in int8: it has fp8, mxfp8, nvfp4"], &["--optimizer"]);
 }
 
 #[test]

@@ -31,8 +31,11 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
     if fp8 {
         out.0.push("converters = [\"float8\"]".to_owned());
     }
-    let other = plan.precision.product.is_some() && !fp8 || plan.precision.operand != DataType::Bf16;
-    out.0.push_lack(other, "number formats: TorchTitan trains in bf16, with products in fp8 or MXFP8 where asked for");
+    if let Some(why) = Framework::TorchTitan.why_product_not_trained(plan.precision.product) {
+        out.0.push_lack(true, &why);
+    }
+    out.0.push_lack(plan.precision.product == Some(DataType::Mxfp8), "products in mxfp8: no key is written for them");
+    out.0.push_lack(plan.precision.operand != DataType::Bf16, "number formats: TorchTitan trains in bf16");
     out.push_batch(recipe);
     out.push_parallelism(recipe);
     out.push_activations(recipe);

@@ -14,6 +14,8 @@ pub struct PlanSpace {
     pub tensor: Option<Vec<u32>>,
     /// Pipeline stages.
     pub pipeline: Option<Vec<u32>>,
+    /// Data-parallel degrees. The devices and the other degrees decide them, so a list is only a condition on those.
+    pub data: Option<Vec<u32>>,
     /// Context-parallel degrees. `None` means 1 below 8,192 tokens per sequence, powers of two up to 8 at 8,192 tokens,
     /// and every power of two above.
     pub context: Option<Vec<u32>>,

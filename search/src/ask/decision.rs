@@ -193,11 +193,13 @@ macro_rules! degree {
 
 /// Limit on degrees and micro-batches that are read.
 const WIDEST: u32 = 1 << 16;
+/// Limit on data-parallel copies that are read.
+const MOST_COPIES: u32 = 1 << 20;
 /// Limit on model chunks per stage that are read.
 const MOST_CHUNKS_READ: u32 = 1024;
 
 /// Every decision of a plan, in the order in which records name them.
-pub static DECISIONS: [Decision; 15] = [
+pub static DECISIONS: [Decision; 16] = [
     Decision {
         key: "tp",
         flag: "tensor",
@@ -219,6 +221,21 @@ pub static DECISIONS: [Decision; 15] = [
         values: DecisionValues::Numbers(1, WIDEST),
         access: list!(pipeline, |plan: &TrainingPlan| Some(plan.layout.pipeline)),
         degree: degree!(pipeline, |layout| layout.pipeline),
+    },
+    Decision {
+        key: "dp",
+        flag: "data",
+        file: "data_parallel",
+        name: "data parallel",
+        open: None,
+        doc: "Data-parallel copies to choose from; the product of all degrees is --devices",
+        values: DecisionValues::Numbers(1, MOST_COPIES),
+        access: Access {
+            // A plan's other degrees decide it. A neighbour of the plan has other degrees, and so other copies.
+            fix: |space, _| space.data = None,
+            ..list!(data, |plan: &TrainingPlan| Some(plan.layout.data))
+        },
+        degree: degree!(data, |layout| layout.data),
     },
     Decision {
         key: "cp",

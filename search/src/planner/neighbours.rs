@@ -7,7 +7,7 @@ use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, Seconds};
 use step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder};
 
 /// A plan that differs from the best by one decision.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,8 +46,9 @@ pub enum NeighbourOutcome {
 /// - a factor of two moved between two axes;
 /// - expert parallelism doubled and halved, for models with experts;
 /// - the next smaller and larger micro-batch and number of chunks;
-/// - every other activation policy of the space, and every other ZeRO stage (ZeRO-3 only without a pipeline);
-/// - sequence parallelism toggled, the other context-parallel method, and the other order of ranks;
+/// - every other activation policy and ZeRO stage of the space;
+/// - sequence parallelism toggled, the other context-parallel method, and the other order of ranks, if the space has
+///   them;
 /// - the split of the layers: even, a layer moved between the ends, or the run of longer chunks moved by one.
 ///
 /// If a change of degrees or of the micro-batch makes the number of chunks invalid, the nearest valid number is used.
@@ -139,7 +140,7 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let chunks =
         if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
     let experts = expert_degrees(job, layout);
-    let layouts = [experts, methods(layout), chunks, other_splits(job, layout), sharding(layout)];
+    let layouts = [experts, methods(job, space, layout), chunks, other_splits(job, layout), sharding(space, layout)];
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
@@ -239,33 +240,25 @@ fn expert_degrees(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     halved.into_iter().chain(doubled).map(with).collect()
 }
 
-/// The other context-parallel method, sequence parallelism toggled, and the other order of ranks.
-fn methods(layout: &Layout) -> Vec<(String, Layout)> {
+/// The space's other context-parallel method, sequence parallelism toggled, and its other order of ranks.
+fn methods(job: &Job<'_>, space: &PlanSpace, layout: &Layout) -> Vec<(String, Layout)> {
     let mut found = Vec::new();
-    if layout.context > 1 {
-        let (change, context_method) = match layout.context_method {
-            ContextMethod::Ring => ("ring -> Ulysses", ContextMethod::Ulysses),
-            ContextMethod::Ulysses => ("Ulysses -> ring", ContextMethod::Ring),
-        };
-        found.push((change.to_owned(), Layout { context_method, ..*layout }));
+    let (method, parallel) = (layout.context_method, layout.sequence_parallel);
+    for (context_method, sequence_parallel) in space.sequences(layout) {
+        if context_method != method && sequence_parallel == parallel {
+            let change = match context_method {
+                ContextMethod::Ring => "Ulysses -> ring",
+                ContextMethod::Ulysses => "ring -> Ulysses",
+            };
+            found.push((change.to_owned(), Layout { context_method, ..*layout }));
+        }
+        if context_method == method && sequence_parallel != parallel {
+            let change = format!("sequence parallelism {}", if sequence_parallel { "on" } else { "off" });
+            found.push((change, Layout { sequence_parallel, ..*layout }));
+        }
     }
-    if layout.tensor > 1 {
-        let on = !layout.sequence_parallel;
-        let change = format!("sequence parallelism {}", if on { "on" } else { "off" });
-        found.push((change, Layout { sequence_parallel: on, ..*layout }));
-    }
-    if layout.pipeline > 1
-        && layout.data > 1
-        && layout.context == 1
-        && layout.expert == 1
-        && layout.expert_tensor.is_none()
-    {
-        let order = match layout.order {
-            RankOrder::DataFirst => RankOrder::PipelineFirst,
-            RankOrder::PipelineFirst => RankOrder::DataFirst,
-        };
-        found.push((format!("ranks {} -> {order}", layout.order), Layout { order, ..*layout }));
-    }
+    let others = space.orders(job, layout).into_iter().filter(|order| *order != layout.order);
+    found.extend(others.map(|order| (format!("ranks {} -> {order}", layout.order), Layout { order, ..*layout })));
     found
 }
 
@@ -304,16 +297,11 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     found
 }
 
-/// The other ZeRO stages; ZeRO-3 only without a pipeline.
-fn sharding(layout: &Layout) -> Vec<(String, Layout)> {
-    let mut found = Vec::new();
-    for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
-        let sharded = zero > ZeroStage::Gradients && layout.pipeline > 1;
-        if zero != layout.zero && !sharded && u64::from(layout.data) * u64::from(layout.context) > 1 {
-            found.push((format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..*layout }));
-        }
-    }
-    found
+/// The space's other ZeRO stages.
+fn sharding(space: &PlanSpace, layout: &Layout) -> Vec<(String, Layout)> {
+    let others = space.zeros(layout).into_iter().filter(|zero| *zero != layout.zero);
+    let with = |zero| (format!("ZeRO-{} -> ZeRO-{}", layout.zero as u8, zero as u8), Layout { zero, ..*layout });
+    others.map(with).collect()
 }
 
 /// The next smaller and larger micro-batch.

@@ -261,6 +261,53 @@ fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
 }
 
 #[test]
+fn neighbours_are_of_the_zero_stages_and_orders_that_were_asked_for() {
+    let hardware = PlannerHardware::new("gpt2-xl");
+    let job = hardware.job(16, 64, 1024);
+    let layout = Layout { pipeline: 2, data: 8, zero: ZeroStage::OptimizerStates, ..Layout::default() };
+    let batch = Batch { micro_batch: 1, global_batch: 64, sequence_length: 1024 };
+    let plan = job.make_plan(layout, batch, ActivationPolicy::Full, PipelineSchedule::OneForwardOneBackward);
+    let changes = |space: &PlanSpace| -> Vec<String> {
+        let around = neighbours(&job, space, &ranked(&job, &plan)).unwrap();
+        let named = around.into_iter().map(|neighbour| neighbour.change);
+        let mut found: Vec<String> =
+            named.filter(|change| change.starts_with("ZeRO") || change.starts_with("ranks")).collect();
+        found.sort_unstable();
+        found
+    };
+    let open = ["ZeRO-1 -> ZeRO-0", "ZeRO-1 -> ZeRO-2", "ranks t-d-p -> t-p-d"];
+    assert_eq!(changes(&PlanSpace::default()), open);
+    let asked = PlanSpace {
+        zero: Some(vec![ZeroStage::OptimizerStates, ZeroStage::Parameters]),
+        orders: Some(vec![RankOrder::DataFirst]),
+        ..PlanSpace::default()
+    };
+    assert_eq!(changes(&asked), ["ZeRO-1 -> ZeRO-3"]);
+}
+
+#[test]
+fn a_requested_order_of_ranks_is_that_of_every_plan_or_refused() {
+    let hardware = PlannerHardware::new("gpt2-xl");
+    let job = hardware.job(16, 64, 1024);
+    let asked = PlanSpace {
+        pipeline: Some(vec![2]),
+        tensor: Some(vec![1]),
+        orders: Some(vec![RankOrder::PipelineFirst]),
+        ..PlanSpace::default()
+    };
+    let orders_on = |fabric: &Fabric| -> BTreeSet<RankOrder> {
+        let job = Job { fabric, ..job };
+        asked.plans(&job).iter().map(|plan| plan.layout.order).collect()
+    };
+    let flat = Fabric::built_in("phaze_flat").unwrap().for_devices(16).unwrap();
+    for fabric in [job.fabric, &flat] {
+        assert_eq!(orders_on(fabric), BTreeSet::from([RankOrder::PipelineFirst]), "{}", fabric.name);
+    }
+    let beside_context = PlanSpace { context: Some(vec![2]), ..asked };
+    assert!(beside_context.plans(&job).is_empty());
+}
+
+#[test]
 fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(64, 64, 2048);
@@ -320,6 +367,10 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
         assert_eq!(wide.plans, full.plans(&job).len());
         assert_eq!(wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused, wide.plans);
         assert_eq!(wide.best[0].plan.layout.ends.is_some(), uneven, "{:?}", wide.best[0].plan);
+        if asked.schedules.is_none() {
+            let schedules = full.schedules.unwrap();
+            assert!(PipelineSchedule::IN_V.iter().all(|schedule| schedules.contains(schedule)), "{schedules:?}");
+        }
         let policies = full.activations.unwrap();
         assert!(policies.iter().enumerate().all(|(i, p)| !policies[..i].contains(p)), "{}", policies.len());
     }

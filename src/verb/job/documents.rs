@@ -1,6 +1,7 @@
 //! `--documents`: the lengths of the documents that sequences are packed from.
 
 use crate::failure::{Failure, OrInput, option_failure};
+use crate::numbers::parse_token_count;
 use sim::files::carried::Files;
 use std::path::Path;
 use workloads::{DocumentLength, Model};
@@ -21,11 +22,6 @@ pub struct DocumentArguments {
 }
 
 impl DocumentArguments {
-    /// True if no documents are given, so that attention covers whole sequences.
-    pub fn are_whole(&self) -> bool {
-        self.documents.is_none()
-    }
-
     /// The lengths with their numbers, as a question keeps them; `None` if none are given.
     ///
     /// # Errors
@@ -55,7 +51,7 @@ pub fn with_documents(model: Model, lengths: &[[u64; 2]]) -> Result<Model, Failu
 /// Parses `TOKENS` or `TOKENS:NUMBER` into a length and a number of documents, which is 1 by default.
 fn parse_length(word: &str) -> Result<[u64; 2], Failure> {
     let (tokens, number) = word.split_once(':').unwrap_or((word, "1"));
-    let parsed = |text: &str| text.trim().parse::<u64>().ok().filter(|number| *number > 0);
+    let parsed = |text: &str| parse_token_count(text.trim()).filter(|number| *number > 0);
     parsed(tokens).zip(parsed(number)).map(|(tokens, number)| [tokens, number]).ok_or_else(|| {
         let limit = "must be whole numbers above 0: tokens, or tokens:number";
         option_failure(FLAG, word, limit, "write 2048, 512:30,4096:5, or a file's name with .csv")

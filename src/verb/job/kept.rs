@@ -38,7 +38,7 @@ pub enum MasterFormat {
 }
 
 /// Formats that a recipe chooses itself.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct KeptArguments {
     /// Format of the optimizer's states (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype) [default: that of the
     /// master weights, else of the weights]

@@ -56,8 +56,6 @@ impl clap::Args for SpaceArguments {
 /// The option of a decision.
 fn option_of_decision(decision: &'static Decision) -> Arg {
     let option = Arg::new(decision.flag).long(decision.flag).help(decision.doc).action(ArgAction::Append);
-    // Parallel degrees have short names in the field: --tp, --pp, --cp, --ep.
-    let option = if decision.key.len() == 2 { option.alias(decision.key) } else { option };
     match decision.values {
         DecisionValues::Numbers(least, most) => {
             let number = whole_number_in::<u32>(least..=most);

@@ -10,6 +10,16 @@ use search::study::Study;
 use sim::hardware::FieldValue;
 use sim::units::Seconds;
 
+/// Returns the name of a node in chip files: `n7` for n7, N7, 7nm and 7. Another text is left as it is.
+fn name_of_node(text: &str) -> String {
+    let text = text.to_lowercase();
+    let number = text.trim_start_matches('n').trim_end_matches("nm").trim();
+    match number.parse::<u32>() {
+        Ok(number) => format!("n{number}"),
+        Err(_) => text,
+    }
+}
+
 impl StudyOverrides {
     /// True if there are no overrides.
     pub fn is_empty(&self) -> bool {
@@ -198,7 +208,7 @@ impl StudyOverrides {
             fixed.push(FixedDimension { flag: format!("--set {text}"), key: key.to_owned(), value: setting });
         }
         if let Some(node) = &self.node {
-            let (flag, value) = (format!("--node {node}"), FieldValue::Word(node.to_lowercase()));
+            let (flag, value) = (format!("--node {node}"), FieldValue::Word(name_of_node(node)));
             fixed.extend(["area.node", "energy.node"].map(|key| FixedDimension {
                 flag: flag.clone(),
                 key: key.to_owned(),
@@ -382,4 +392,15 @@ fn find_choice<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<NamedChoice<T
         let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         sim::names::hint(text, &known.join(", "), "use one of")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of_node;
+
+    #[test]
+    fn a_node_may_be_named_as_in_the_chip_files_or_by_its_nanometres() {
+        assert_eq!(["n7", "N7", "7nm", "7 nm", "7"].map(name_of_node), ["n7"; 5]);
+        assert_eq!(["16NM", "seven", "nm"].map(name_of_node), ["n16", "seven", "nm"]);
+    }
 }

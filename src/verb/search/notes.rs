@@ -15,12 +15,7 @@ use sim::units::{Hertz, SquareMillimeters, Watts};
 const USED: f64 = 0.95;
 
 /// Notes on the best design. `complete` is true if all other designs are decided.
-pub(super) fn notes_on_best(
-    question: &SearchQuestion,
-    id: DesignId,
-    row: &DesignRow,
-    complete: bool,
-) -> Vec<String> {
+pub(super) fn notes_on_best(question: &SearchQuestion, id: DesignId, row: &DesignRow, complete: bool) -> Vec<String> {
     let notes = [
         note_on_unused_area(question, row, complete),
         note_on_lowered_clock(question, id, row),
@@ -139,9 +134,8 @@ pub(super) fn find_slower_clock(objective: Objective, models: &[PlannedModel<'_>
         Some(if energy { found.energy.0 } else { found.time.total.0 * power_at(clock).0 })
     };
     let cost_at = |clock: Hertz| {
-        let costs = models
-            .iter()
-            .map(|of| Some(cost_of(&of.job, &PlanSpace::of_plan(&of.ranked.plan), clock)?.powf(of.share)));
+        let costs =
+            models.iter().map(|of| Some(cost_of(&of.job, &PlanSpace::of_plan(&of.ranked.plan), clock)?.powf(of.share)));
         costs.product::<Option<f64>>()
     };
     // A chip may run at a part of the clock that it is designed for, lowered or not.
@@ -183,5 +177,29 @@ pub(super) fn notes_on_slower_clocks(
             100.0 * slower.gain
         )
     });
-    [lowered, slower].into_iter().flatten()
+    [lowered, slower, note_on_reference_clock(question, models)].into_iter().flatten()
+}
+
+/// Says how much of the found chip's pace is its clock, if it is above the reference chip's: a clock takes no area.
+fn note_on_reference_clock(question: &SearchQuestion, models: &[PlannedModel<'_>]) -> Option<String> {
+    /// Differences between clocks below this part are not worth a word.
+    const LEAST_DIFFERENCE: f64 = 0.01;
+    let own = &models.first()?.job;
+    let clock = question.reference.clock;
+    if own.chip.clock.0 <= clock.0 * (1.0 + LEAST_DIFFERENCE) {
+        return None;
+    }
+    let slowing = models.iter().map(|PlannedModel { job, ranked, share }| {
+        let chip = lower_clock(job.chip, clock);
+        let answer = search_plans(&Job { chip: &chip, ..*job }, &PlanSpace::of_plan(&ranked.plan), 1).ok()?;
+        Some((answer.best.first()?.time.total.0 / ranked.time.total.0).powf(*share))
+    });
+    Some(format!(
+        "At the clock of {}, {:.0} MHz in place of {:.0}, it would take {:.2} times as long under the same plan. A \
+        higher clock costs power, but no area in this model.",
+        question.reference.known_name(),
+        clock.0 / 1e6,
+        own.chip.clock.0 / 1e6,
+        slowing.product::<Option<f64>>()?
+    ))
 }

@@ -2,6 +2,7 @@
 
 use super::{CacheFormat, MOST_CASES, PoolChoice, ServeArguments, product_format};
 use crate::failure::{self, Failure, OrInput};
+use crate::numbers::parse_token_count;
 use crate::verb::job::run::file_of_chip;
 use results::run::search_run::{SearchRun, directory_of_run};
 use search::ask::{DeploymentQuestion, DeploymentSpec, MethodSpec, ServedPools};
@@ -32,8 +33,10 @@ fn parse_lengths(text: &str) -> Result<Vec<LengthClass>, Failure> {
     for part in text.split(',') {
         let (lengths, share) = part.split_once(':').unwrap_or((part, "1"));
         let (input, output) = lengths.split_once('x').ok_or_else(|| wrong(part))?;
-        let class = (input.trim().parse(), output.trim().parse(), share.trim().parse());
-        let (Ok(input), Ok(output), Ok(share)) = class else { return Err(wrong(part)) };
+        let lengths = (parse_token_count(input.trim()), parse_token_count(output.trim()));
+        let (Some(input), Some(output), Ok(share)) = (lengths.0, lengths.1, share.trim().parse()) else {
+            return Err(wrong(part));
+        };
         classes.push(LengthClass { input, output, share });
     }
     let mut pairs: Vec<(u64, u64)> = classes.iter().map(|class| (class.input, class.output)).collect();

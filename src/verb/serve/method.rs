@@ -2,7 +2,7 @@
 
 use crate::failure::{self, Failure, OrInput};
 use crate::input::{self, TechniqueUse};
-use crate::numbers::{real_number, whole_number_in};
+use crate::numbers::{real_number, token_count_in};
 use crate::verb::job::{LONGEST, count_up_to};
 use clap::ValueEnum;
 use results::answer::serving_method::{InferenceRecord, MethodRecord};
@@ -49,7 +49,7 @@ pub struct MethodArguments {
     #[arg(long, value_name = "FRACTION", value_parser = real_number)]
     prefix_hit: Option<f64>,
     /// Tokens of all prefixes that every replica holds [default: those of a single one]
-    #[arg(long, value_name = "TOKENS", requires = "prefix_hit", value_parser = whole_number_in(1..=LONGEST << 16))]
+    #[arg(long, value_name = "TOKENS", requires = "prefix_hit", value_parser = token_count_in(1..=LONGEST << 16))]
     prefix_tokens: Option<u64>,
     /// Memory of the keys and values. Off the device, every decoding pass reads them over the device's link
     #[arg(long, value_enum, default_value_t = CachePlace::Device)]

@@ -1,7 +1,9 @@
 //! Training frameworks, and the modelled plans that each can run.
 
 use crate::stack::discouraged_kind::DiscouragedKind;
+use crate::stack::runnable::join_names;
 use serde::{Deserialize, Serialize};
+use sim::kernel::DataType;
 use sim::pipeline::PipelineSchedule;
 use std::fmt;
 use workloads::ActivationPolicy;
@@ -86,6 +88,42 @@ impl Framework {
     #[must_use]
     pub fn default_stack_name(self) -> Option<&'static str> {
         Self::NAMED.iter().find(|(framework, ..)| *framework == self).and_then(|(.., stack)| *stack)
+    }
+
+    /// Returns the formats of products, narrower than the weights', in which the framework trains; `None` if any is
+    /// possible.
+    #[must_use]
+    pub fn narrow_products(self) -> Option<&'static [DataType]> {
+        use DataType::{Fp8, Int8, Mxfp8, Nvfp4};
+        match self {
+            // Megatron-LM, megatron/training/arguments.py: --fp8-format, --fp8-recipe (mxfp8 is one), --fp4-format with
+            // the recipe nvfp4. Megatron Bridge and NeMo run the same core.
+            Self::MegatronLm | Self::MegatronBridge | Self::Nemo => Some(&[Fp8, Mxfp8, Nvfp4]),
+            // MaxText, configs/base.yml: `quantization`.
+            Self::MaxText => Some(&[Fp8, Int8]),
+            // TorchTitan, docs/float8.md and docs/mxfp8.md.
+            Self::TorchTitan => Some(&[Fp8, Mxfp8]),
+            // Transformer Engine in Megatron-DeepSpeed (--fp8-hybrid), Composer (amp_fp8) and Accelerate
+            // (mixed_precision fp8); InternEvo, internlm/core/quantization/fp8handler.py.
+            Self::MegatronDeepSpeed | Self::PytorchFsdp | Self::HuggingFace | Self::InternEvo => Some(&[Fp8]),
+            // nanotron multiplies in the type of the model.
+            Self::Nanotron => Some(&[]),
+            Self::Ideal | Self::Other => None,
+        }
+    }
+
+    /// Returns the reason why the framework trains with no products of a format; `None` if it does, or if products are
+    /// in the weights' own format.
+    #[must_use]
+    pub fn why_product_not_trained(self, product: Option<DataType>) -> Option<String> {
+        let (product, known) = (product?, self.narrow_products()?);
+        if known.contains(&product) {
+            return None;
+        }
+        Some(match known.is_empty() {
+            true => format!("products in {product}: it multiplies in the weights' format"),
+            false => format!("products in {product}: it has {}", join_names(known)),
+        })
     }
 
     /// Returns whether the framework takes the arguments of Megatron-LM.

@@ -32,6 +32,9 @@ impl SoftwareStack {
     #[must_use]
     pub fn why_not_runnable(&self, plan: &TrainingPlan, model: &Model) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
+        if let Some(why) = framework.name.why_product_not_trained(plan.precision.product) {
+            return Some(why);
+        }
         if !self.runs_tensor_degree(layout.tensor, model) {
             let heads: Vec<u64> = model.attention_heads().into_iter().map(|(_, kv)| kv).collect();
             let heads = join_names(&heads);
@@ -95,7 +98,7 @@ impl SoftwareStack {
     }
 }
 
-fn join_names<T: fmt::Display>(values: &[T]) -> String {
+pub(super) fn join_names<T: fmt::Display>(values: &[T]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -103,6 +106,7 @@ fn join_names<T: fmt::Display>(values: &[T]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use sim::kernel::DataType;
     use workloads::footprint::{Optimizer, Precision};
     use workloads::training::Attention;
     use workloads::{Batch, LayerEnds, Layout};
@@ -134,6 +138,24 @@ mod tests {
         let mut strict = SoftwareStack::load("megatron").unwrap();
         strict.framework.chunks_without_layers = false;
         assert_eq!(strict.why_not_runnable(&empty, &model).unwrap(), "a chunk without layers");
+    }
+
+    #[test]
+    fn formats_of_products_that_a_framework_does_not_train_in_are_named() {
+        let why =
+            |stack: &str, product| SoftwareStack::load(stack).unwrap().framework.name.why_product_not_trained(product);
+        let trained = |stack: &str| {
+            let formats = DataType::ALL.into_iter().filter(|format| why(stack, Some(*format)).is_none());
+            formats.map(DataType::name).collect::<Vec<_>>()
+        };
+        for stack in ["megatron", "megatron_core", "megatron_bridge", "nemo"] {
+            assert_eq!(trained(stack), ["fp8", "mxfp8", "nvfp4"], "{stack}");
+        }
+        assert_eq!(why("megatron_core", Some(DataType::Int8)).unwrap(), "products in int8: it has fp8, mxfp8, nvfp4");
+        assert_eq!((trained("maxtext"), trained("torchtitan")), (vec!["fp8", "int8"], vec!["fp8", "mxfp8"]));
+        assert_eq!(trained("nanotron"), [""; 0]);
+        assert_eq!(trained("ideal").len(), DataType::ALL.len());
+        assert!(SoftwareStack::built_in_names().iter().all(|stack| why(stack, None).is_none()));
     }
 
     #[test]

@@ -35,12 +35,13 @@ pub enum ZeroStage {
 }
 
 impl ZeroStage {
+    /// All stages, by their numbers.
+    pub const ALL: [Self; 4] = [Self::None, Self::OptimizerStates, Self::Gradients, Self::Parameters];
+
     /// Returns the stage with this number; `None` above 3.
     #[must_use]
     pub fn from_number(stage: u64) -> Option<Self> {
-        [Self::None, Self::OptimizerStates, Self::Gradients, Self::Parameters]
-            .get(usize::try_from(stage).ok()?)
-            .copied()
+        Self::ALL.get(usize::try_from(stage).ok()?).copied()
     }
 }
 

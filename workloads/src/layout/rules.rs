@@ -211,13 +211,17 @@ impl Layout {
     }
 
     fn check_order(&self) -> Result<(), LayoutError> {
+        if self.order == RankOrder::DataFirst {
+            return Ok(());
+        }
         let axes = [("cp", self.context), ("ep", self.expert)];
-        match axes.into_iter().find(|(_, degree)| self.order == RankOrder::PipelineFirst && *degree > 1) {
-            Some((key, degree)) => Err(LayoutError {
+        let wide = axes.into_iter().find(|(_, degree)| *degree > 1).map(|(key, degree)| (key, degree, "1"));
+        match wide.or(self.expert_tensor_degree().map(|width| ("etp", width, "left out"))) {
+            Some((key, degree, limit)) => Err(LayoutError {
                 key,
                 value: degree.to_string(),
-                limit: "1 if the stages of a copy are neighbours".to_owned(),
-                cure: "use the order tp-cp-dp-pp".to_owned(),
+                limit: format!("{limit} if the stages of a copy are neighbours"),
+                cure: "use the order t-d-p".to_owned(),
             }),
             None => Ok(()),
         }

@@ -143,6 +143,16 @@ impl PlanSpace {
                         let product = u64::from(tensor) * u64::from(context);
                         let limit = || format!("a divisor of the {}", left(job, rest, "tp x cp", product));
                         refusals.rule(4, layout, "pp", pipeline.into(), limit);
+                    } else if let Some(asked) = self.data.as_ref().filter(|list| !list.contains(&data)) {
+                        let asked = asked.first().copied().unwrap_or_default();
+                        let limit = || match asked > 0 && job.devices.is_multiple_of(asked) {
+                            true => {
+                                let copy = counted(job.devices / data);
+                                format!("{data}, the copies of {copy} (tp x cp x pp) among {devices}")
+                            }
+                            false => format!("a divisor of the {devices} devices"),
+                        };
+                        refusals.rule(4, layout, "dp", asked.into(), limit);
                     } else if !sequences.is_multiple_of(data.into()) {
                         let copy = job.devices / data;
                         let limit = || {

@@ -161,8 +161,8 @@ impl SpaceProbe<'_> {
     /// For a space without plans: the space of the values that rule them out, and the rule that the nearest plan
     /// breaks. `None` if there are plans.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
-        let mut space =
-            PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        let orders = space.orders.clone().or_else(|| Some(vec![RankOrder::DataFirst]));
+        let mut space = PlanSpace { zero: Some(space.one_zero()), orders, ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }
@@ -197,6 +197,10 @@ impl SpaceProbe<'_> {
             let found = self.families(&relaxed).iter().flat_map(|f| f.lots.iter().map(|lot| lot.micro_batch)).collect();
             let at = values.first().copied().unwrap_or(1);
             cures.extend(near(at, &found).map(|values| ("micro_batch", format!("micro_batch = {values}"))));
+        }
+        let in_order = PlanSpace { orders: None, ..space.clone() };
+        if space.orders.is_some() && !self.families(&in_order).is_empty() {
+            cures.push(("order", "another order of ranks".to_owned()));
         }
         cures.extend(self.schedules(space).map(|names| ("schedule", format!("the schedule {names}"))));
         let best = PlanSpace { splits: None, ..space.clone() };
@@ -288,7 +292,7 @@ fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
         wide(space.tensor.clone().unwrap_or_else(|| tensor_parallel_degrees(job.model, u32::MAX))),
         wide(space.context.clone().unwrap_or_else(|| vec![1])),
         wide(space.pipeline.clone().unwrap_or_else(|| (1..=most_stages).collect())),
-        divisors(job.global_batch),
+        space.data.clone().map_or_else(|| divisors(job.global_batch), wide),
     ];
     factors.iter().fold(BTreeSet::from([1]), |products, factors| {
         let by_factor = |product: u64| factors.iter().map(move |factor| product.saturating_mul(*factor));

@@ -5,7 +5,7 @@ use super::Refusals;
 use crate::planner::tests::PlannerHardware;
 use crate::planner::{Job, PlanSpace, Splits, default_policies};
 use sim::pipeline::PipelineSchedule;
-use workloads::{ActivationPolicy, LayerEnds};
+use workloads::{ActivationPolicy, LayerEnds, RankOrder};
 
 const PLAIN: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
 
@@ -172,6 +172,19 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
     assert_eq!(
         only(|s| (s.schedules, s.virtual_stages) = (Some(vec![PipelineSchedule::ZbV]), Some(vec![3]))),
         "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2, or the schedule 1f1b"
+    );
+    assert_eq!(only(|s| s.data = Some(vec![3])), "dp = 3: must be a divisor of the 16 devices; use dp = 2 or 4");
+    assert_eq!(
+        only(|s| (s.tensor, s.pipeline, s.data) = (Some(vec![1]), Some(vec![4]), Some(vec![8]))),
+        "dp = 8: must be 4, the copies of 4 devices (tp x cp x pp) among 16; use dp = 4, or pp = 2"
+    );
+    assert_eq!(
+        only(|s| {
+            (s.tensor, s.pipeline, s.context) = (Some(vec![1]), Some(vec![2]), Some(vec![2]));
+            s.orders = Some(vec![RankOrder::PipelineFirst]);
+        }),
+        "cp = 2: must be 1 if the stages of a copy are neighbours; use cp = 1 or 8, or pp = 1 or 8, or another order of \
+         ranks"
     );
     let pipeline = |stages| PlanSpace { pipeline: Some(vec![stages]), ..PlanSpace::default() };
     assert_eq!(

@@ -69,6 +69,9 @@ impl PlanSpace {
     /// `None` if it can run none.
     pub(crate) fn runnable(&self, job: &Job<'_>) -> Option<Self> {
         let stack = job.stack;
+        if stack.framework.name.why_product_not_trained(job.precision.product).is_some() {
+            return None;
+        }
         let degrees = self.tensor.clone().unwrap_or_else(|| tensor_parallel_degrees(job.model, job.devices));
         let tensor: Vec<u32> =
             degrees.into_iter().filter(|degree| stack.runs_tensor_degree(*degree, job.model)).collect();
@@ -191,13 +194,20 @@ impl PlanSpace {
         }
     }
 
-    pub(super) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
-        let alike =
-            layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
-        if alike || layout.context > 1 || layout.expert > 1 || layout.expert_tensor.is_some() {
+    /// The orders of a layout's ranks: one where orders do not differ, and where the layout allows only one. If the only
+    /// requested order is one that the layout does not allow, it is returned, and the layout's rules refuse it.
+    pub(crate) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
+        if layout.pipeline == 1 || layout.data == 1 || job.fabric.links_differ() {
             return vec![RankOrder::DataFirst];
         }
-        self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
+        let one = layout.context > 1 || layout.expert > 1 || layout.expert_tensor.is_some();
+        match &self.orders {
+            None if one || job.fabric.tiers.len() == 1 => vec![RankOrder::DataFirst],
+            None => vec![RankOrder::DataFirst, RankOrder::PipelineFirst],
+            Some(list) if one && list.contains(&RankOrder::DataFirst) => vec![RankOrder::DataFirst],
+            Some(list) if job.fabric.tiers.len() == 1 => list.iter().take(1).copied().collect(),
+            Some(list) => list.clone(),
+        }
     }
 
     /// The layout with each ZeRO stage and number of shards, if it then counts.
@@ -234,8 +244,17 @@ impl PlanSpace {
                 "use zero = 1, 2 or 3".into(),
             ));
         }
+        if let Some(order) = self.orders.as_ref().and_then(|list| list.first()).filter(|_| self.asks_lost_order(job)) {
+            let limit = "left out on links that differ: the mapping orders the ranks";
+            return Some(broken("order", order, limit, "leave it out".to_owned()));
+        }
         let (key, value, limit) = ep.or_else(etp)?;
         Some(broken(key, value, limit, "leave it out".to_owned()))
+    }
+
+    /// True if the only requested orders of ranks are ones that the mapping to links that differ would replace.
+    fn asks_lost_order(&self, job: &Job<'_>) -> bool {
+        job.fabric.links_differ() && self.orders.as_ref().is_some_and(|list| !list.contains(&RankOrder::DataFirst))
     }
 
     /// A ZeRO stage that suffices to find out if there are plans.
@@ -243,15 +262,16 @@ impl PlanSpace {
         vec![if self.shards.is_some() { ZeroStage::OptimizerStates } else { ZeroStage::None }]
     }
 
-    fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
-        use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
+    pub(crate) fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
         if layout.data == 1 && layout.context == 1 {
-            return vec![Copies];
+            return vec![ZeroStage::None];
         }
         match &self.zero {
             Some(list) => list.clone(),
-            None if layout.pipeline > 1 => vec![Copies, OptimizerStates, Gradients],
-            None => vec![Copies, OptimizerStates, Gradients, Parameters],
+            None if layout.pipeline > 1 => {
+                ZeroStage::ALL.into_iter().filter(|zero| *zero < ZeroStage::Parameters).collect()
+            }
+            None => ZeroStage::ALL.to_vec(),
         }
     }
 
