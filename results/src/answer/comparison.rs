@@ -514,7 +514,7 @@ impl Comparison {
     fn means_table(&self) -> TextTable {
         let dash = || "-".to_owned();
         let by_speed = matches!(self.objective, Objective::Throughput | Objective::StepTime);
-        let mut heads = vec!["design", "area", "node", "x reference", "first is", "peak W", "USD"];
+        let mut heads = vec!["design", "area", "node", "x reference", "first is", "peak W", "cost USD"];
         if !by_speed {
             heads.insert(3, self.unit());
         }
@@ -564,7 +564,7 @@ impl Comparison {
             columns.push(("tokens/s", false, Box::new(|e| rate(e.throughput_tokens_per_s))));
         }
         columns.push(("peak W", false, Box::new(|e| e.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")))));
-        columns.push(("USD", false, Box::new(|e| e.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
+        columns.push(("cost USD", false, Box::new(|e| e.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
         columns.push(("kJ/step", false, Box::new(|e| number(e.energy_per_step_j.map(|e| e / 1e3)))));
         columns.push(("peak GiB", false, Box::new(|e| e.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")))));
         columns.push(("bound by", false, Box::new(|e| e.bound_by.clone().unwrap_or_default())));
@@ -631,11 +631,11 @@ mod tests {
             "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
-             design      tokens/s  first is       area   node  step s  MFU %  peak W  USD  kJ/step  peak GiB  bound by\n\
-             ----------  --------  --------  ---------  -----  ------  -----  ------  ---  -------  --------  --------\n\
-             best found   204,800     1.00x  278.8 mm²  22 nm   81.92   50.0     210    -        -     27.50  HBM\n\
-             TPUv4        163,840     1.25x  278.8 mm²  22 nm   102.4   50.0     210    -        -     27.50  HBM\n\
-             small              -         -  278.8 mm²  22 nm       -      -     210    -        -         -\n\
+    design      tokens/s  first is       area   node  step s  MFU %  peak W  cost USD  kJ/step  peak GiB  bound by\n\
+    ----------  --------  --------  ---------  -----  ------  -----  ------  --------  -------  --------  --------\n\
+    best found   204,800     1.00x  278.8 mm²  22 nm   81.92   50.0     210         -        -     27.50  HBM\n\
+    TPUv4        163,840     1.25x  278.8 mm²  22 nm   102.4   50.0     210         -        -     27.50  HBM\n\
+             small              -         -  278.8 mm²  22 nm       -      -     210         -        -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
     }

@@ -270,11 +270,11 @@ impl ExplainedDesign {
     pub fn step_bottlenecks(&self, model: usize, step: &StepRecord) -> StepBottleneck {
         let energy = &step.energy;
         let watt = self.aim.operation.usd_per_watt() / self.models[model].devices;
-        let parts = match (self.aim.objective, self.figures.cost_usd) {
-            (Objective::EnergyPerToken, _) => {
+        let parts = match self.figures.cost_usd {
+            _ if self.aim.objective.minimises_energy() => {
                 vec![("dynamic energy", energy.dynamic_j), ("static energy", energy.static_j)]
             }
-            (Objective::PerDollar, Some(usd)) if self.aim.pays_energy() => vec![
+            Some(usd) if self.aim.pays_energy() => vec![
                 ("making the chip", usd * step.time.step_s),
                 ("dynamic energy", watt * energy.dynamic_j),
                 ("static energy", watt * energy.static_j),
@@ -462,7 +462,7 @@ fn fields_that_follow_text(explained: &DesignExplanation) -> String {
 /// Returns the parts of a model's time, and the slowest kernels of its slowest stage, as text.
 fn bottleneck_text(binds: &StepBottleneck, valued: &ObjectiveValue) -> String {
     let mut text = String::new();
-    let whole = if valued.objective == Objective::PerDollar { "USD" } else { "energy" };
+    let whole = if valued.objective.pays_dollars() { "USD" } else { "energy" };
     for share in &binds.objective_shares {
         text.push_str(&format!("  {:5.1} % of the {whole}: {}\n", 100.0 * share.fraction, share.name));
     }
@@ -520,13 +520,13 @@ fn steps_table(explained: &DesignExplanation) -> String {
     let with_speed = alone && objective != Objective::Throughput;
     let mut header: Vec<String> = ["dimension", "from", "to", unit, "% better"].map(str::to_owned).to_vec();
     header.extend(model_columns(explained));
-    header.extend(["mm²", "W", "USD"].map(str::to_owned));
+    header.extend(["mm²", "W", "cost USD"].map(str::to_owned));
     header.extend(with_speed.then(|| "tokens/s".to_owned()));
     header.extend(alone.then(|| format!("{gain_unit} more per mm²")));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
     let mut table = TextTable::new(header)
-        .keep_columns(&["from", "to", unit, "% better", "mm²", "W", "USD", "limits"])
+        .keep_columns(&["from", "to", unit, "% better", "mm²", "W", "cost USD", "limits"])
         .spill_below();
     for column in numbers {
         table = table.align_column(column, ColumnAlign::Right);
