@@ -183,8 +183,8 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
             (s.tensor, s.pipeline, s.context) = (Some(vec![1]), Some(vec![2]), Some(vec![2]));
             s.orders = Some(vec![RankOrder::PipelineFirst]);
         }),
-        "cp = 2: must be 1 if the stages of a copy are neighbours; use cp = 1 or 8, or pp = 1 or 8, or another order of \
-         ranks"
+        "cp = 2: must be 1 if the stages of a copy are neighbours; use cp = 1 or 8, or pp = 1 or 8, or another order \
+         of ranks"
     );
     let pipeline = |stages| PlanSpace { pipeline: Some(vec![stages]), ..PlanSpace::default() };
     assert_eq!(

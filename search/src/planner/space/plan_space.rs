@@ -194,8 +194,8 @@ impl PlanSpace {
         }
     }
 
-    /// The orders of a layout's ranks: one where orders do not differ, and where the layout allows only one. If the only
-    /// requested order is one that the layout does not allow, it is returned, and the layout's rules refuse it.
+    /// The orders of a layout's ranks: one where orders do not differ, and where the layout allows only one. If the
+    /// only requested order is one that the layout does not allow, it is returned, and the layout's rules refuse it.
     pub(crate) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
         if layout.pipeline == 1 || layout.data == 1 || job.fabric.links_differ() {
             return vec![RankOrder::DataFirst];
