@@ -92,7 +92,8 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     let used = explained["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "area").unwrap();
     assert_eq!((used["uses"].to_string(), used["allowed"].as_f64()), (best["area_mm2"].clone(), Some(560.0)));
     let text = run_coplace_in(dir.path(), &["explain", "whole"]).expect_result();
-    assert!(text.contains("tokens/s per mm² those of a device per mm² of its dies."), "{text}");
+    assert!(text.contains("A tenth more of each resource"), "{text}");
+    assert_eq!(explained["gain_unit"], "tokens/s of a device");
     changed(dir.path(), &explained);
 }
 
