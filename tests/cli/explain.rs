@@ -199,7 +199,8 @@ fn effects_are_by_the_objective_for_every_model() {
         (said, text)
     };
     let at_best = |rows: &[BTreeMap<String, String>], said: &Value| {
-        rows.iter().find(|row| row["index"] == said["best"]["index"].to_string()).unwrap().clone()
+        let best = said["best"]["index"].to_string();
+        rows.iter().find(|row| row["index"] == best).unwrap().clone()
     };
 
     // Joules per token: less is better.

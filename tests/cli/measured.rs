@@ -163,6 +163,57 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
+/// The file of a fitted stack has its runs. With them the interval of a step on their cluster is narrower than without,
+/// and that on another fabric is not.
+#[test]
+fn own_runs_narrow_the_intervals_of_their_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = read_repository_file("measured/reference/training_runs_2.csv");
+    let on_node = |line: &&str| line.contains("nanotron_h100") && line.contains(",nvlink4_node,");
+    let some: Vec<&str> = rows.lines().take(1).chain(rows.lines().filter(on_node).step_by(7).take(6)).collect();
+    std::fs::write(dir.path().join("runs.csv"), some.join("\n") + "\n").unwrap();
+    let fitted =
+        run_coplace_in(dir.path(), &["calibrate", "nanotron", "runs.csv", "--out", "ours.toml"]).expect_result();
+    assert!(fitted.contains("has the runs' held-out errors"), "{fitted}");
+    let written = std::fs::read_to_string(dir.path().join("ours.toml")).unwrap();
+    assert!(written.matches("[[runs]]").count() >= 5 && written.contains("error_without_run = "), "{written}");
+    let mut in_runs = false;
+    let mut without = String::new();
+    for line in written.lines() {
+        if line.starts_with('[') {
+            in_runs = line == "[[runs]]";
+        }
+        if !in_runs {
+            without.push_str(&format!("{line}\n"));
+        }
+    }
+    std::fs::write(dir.path().join("without.toml"), without).unwrap();
+    let evidence = |stack: &str, fabric: &str| {
+        let call = "plan gpt2-xl --chip h100_80gb_sxm --devices 8 --global-batch 64 --format json";
+        let words = call.split(' ').chain(["--stack", stack, "--fabric", fabric]);
+        let answer = run_coplace_in(dir.path(), &words.collect::<Vec<_>>()).expect_json();
+        let found = &answer["plans"][0]["evidence"];
+        let end = |at: usize| found["step_interval_s"][at].as_f64().unwrap();
+        let names = |ground: &serde_json::Value| format!("{} {}", ground["what"], ground["name"]);
+        let grounds: Vec<String> = found["grounds"].as_array().unwrap().iter().map(names).collect();
+        (end(1) / end(0), grounds.join(", "))
+    };
+    let (own, none) = (evidence("ours.toml", "nvlink4_node"), evidence("without.toml", "nvlink4_node"));
+    assert!(own.0 < 0.95 * none.0 && !own.1.contains("\"stack\"") && none.1.contains("\"stack\""), "{own:?} {none:?}");
+    let on_another = |stack| evidence(stack, "nvlink3_node").0;
+    assert_eq!(on_another("ours.toml"), on_another("without.toml"));
+    // A wrong error is named.
+    let wrong = written.replacen("error_without_run = ", "error_without_run = 99.0 # ", 1);
+    std::fs::write(dir.path().join("wrong.toml"), wrong).unwrap();
+    let call = "plan gpt2-xl --chip h100_80gb_sxm --fabric nvlink4_node --devices 8 --stack wrong.toml";
+    let called = run_coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>());
+    let said = called.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        called.code == 2 && said.contains("wrong.toml: runs, ") && said.contains("must be from -10 to 10"),
+        "{said}"
+    );
+}
+
 /// A row's new tokens are among its context, and an attention library says something of prompts only.
 #[test]
 fn passes_are_refused_where_a_column_would_change_nothing() {

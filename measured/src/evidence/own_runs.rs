@@ -187,7 +187,6 @@ mod tests {
                 widths += width(&facts) / before / TRIALS as f64;
             }
             let held = held as f64 / TRIALS as f64;
-            println!("{runs} runs: {held} held, {widths:.2} times as wide as before");
             // With a run or two, the interval stays wide.
             let (most, widest) = if runs < 3 { (0.99, 0.6..1.0) } else { (0.95, 0.4..0.85) };
             assert!((0.85..most).contains(&held) && widest.contains(&widths), "{runs} runs: {held}, {widths} as wide");
@@ -232,7 +231,6 @@ mod tests {
                 covered.push(held as f64 / TRIALS as f64);
             }
             let mean = covered.iter().sum::<f64>() / covered.len() as f64;
-            println!("{runs} runs: {mean:.3} {covered:?}");
             assert!((0.85..0.95).contains(&mean), "{runs} runs: {covered:?}");
         }
     }
