@@ -2,8 +2,8 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use coplace_search::memory::{
-    CopyLinks, CopyRate, LayerFront, LayerOperator, LayerTensors, MixPoint, MixQuestion, OperatorIndex, RecomputeSpace,
-    BoundedChoice, SavedTensor, TensorIndex, TensorSource, fastest_by_ilp,
+    BoundedChoice, CopyLinks, CopyRate, LayerFront, LayerOperator, LayerTensors, MixPoint, MixQuestion, OperatorIndex,
+    RecomputeSpace, SavedTensor, TensorIndex, TensorSource, fastest_by_ilp,
 };
 use sim::units::{Bytes, Seconds};
 use std::time::Instant;

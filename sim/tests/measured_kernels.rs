@@ -168,7 +168,6 @@ fn ranges_hold_a_known_truth_though_scalars_share_the_loss() {
         for scalar in fit.scalars.iter().filter(|scalar| scalar.determined) {
             let known = if scalar.key == key { truth.calibration.tensor_achieved_fraction } else { scalar.before };
             let holds = (scalar.range.0..=scalar.range.1).contains(&known);
-            println!("noise {noise}: {scalar:?}, known {known}: {holds}");
             assert!(holds || noise > 0.0, "{scalar:?}: without noise, it must hold {known}");
             (held, determined) = (held + u32::from(holds), determined + 1);
         }

@@ -254,9 +254,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
         }
         text.push('\n');
     }
-    if nodes.len() > 1
-        && axes.all_quantities().any(FrontQuantity::depends_on_area)
-    {
+    if nodes.len() > 1 && axes.all_quantities().any(FrontQuantity::depends_on_area) {
         text.push_str("Areas belong to different process nodes and cannot be compared.\n");
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));

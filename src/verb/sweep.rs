@@ -390,10 +390,7 @@ impl<'a> PreparedSweep<'a> {
             self.question.model_names(),
             self.question.name
         );
-        Ok((
-            Some(describe_design(self.question, &job, ranked, row, id)?),
-            files_of_design(self.question, id, &source)?,
-        ))
+        Ok((Some(describe_design(self.question, &job, ranked, row, id)?), files_of_design(self.question, id, &source)?))
     }
 }
 

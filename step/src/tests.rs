@@ -269,7 +269,7 @@ fn the_axis_that_lies_inside_a_node_talks_faster() {
     let model = Model::load("llama2-7b").unwrap();
     let layout = Layout { context: 2, pipeline: 2, order: RankOrder::PipelineFirst, ..Layout::default() };
     let error = layout.check_model_and_batch(&model, &sample_plan(layout, 1, 8).batch).unwrap_err().to_string();
-    assert_eq!(error, "cp = 2: must be 1 if the stages of a copy are neighbours; use the order tp-cp-dp-pp");
+    assert_eq!(error, "cp = 2: must be 1 if the stages of a copy are neighbours; use the order t-d-p");
 }
 
 #[test]

@@ -187,9 +187,9 @@ pub struct KernelRecord {
     pub start_s: f64,
     /// The latency in seconds.
     pub latency_s: f64,
-    /// The part of the latency in seconds that does not lengthen the pass, because other kernels run beside it. Of
-    /// kernels side by side on cores, each counts an equal part of their time; the rest counts as hidden. 0 in records
-    /// of earlier versions.
+    /// The part of the latency in seconds that does not lengthen the pass, because other kernels run beside it.
+    /// Kernels side by side on cores count an equal part of their time each; the rest counts as hidden. 0 in records of
+    /// earlier versions.
     #[serde(default)]
     pub hidden_s: f64,
     /// Latency without its hidden part, as a fraction of the pass's time. A pass's kernels add up to 1.

@@ -158,9 +158,7 @@ pub fn default_static_power(accelerator: &Accelerator) -> Option<Watts> {
     let node = accelerator.process_node()?;
     let leakage = area * constants.process.leakage.at_node(node);
     let AreaModel::UnitAreas(floorplan) = &accelerator.area_model else { return Some(Watts(leakage)) };
-    let base = floorplan
-        .base
-        .map_or(0.0, |base| base.total_mm2() * constants.process.leakage.at_node(base.node));
+    let base = floorplan.base.map_or(0.0, |base| base.total_mm2() * constants.process.leakage.at_node(base.node));
     let stacks = f64::from(floorplan.hbm_stacks) * constants.hbm.of_generation(floorplan.hbm_generation).idle_power;
     let links = f64::from(floorplan.links) * constants.link.of_kind(floorplan.link).watts();
     let die_to_die = floorplan.die_to_die_tb_per_s * 8.0 * constants.link.die_to_die.energy;

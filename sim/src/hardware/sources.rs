@@ -52,8 +52,7 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
         }
     }
     for (source, text) in sources {
-        if !is_reason_of_absence(file, source)
-            && !numbers.iter().any(|(number, _)| covers(source, number)) {
+        if !is_reason_of_absence(file, source) && !numbers.iter().any(|(number, _)| covers(source, number)) {
             faults.push(FileFault::new(
                 format!("sources.{source}"),
                 text,

@@ -287,7 +287,10 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
     Err(failure::option_failure(
         "--robust",
         "",
-        format!("the objective is {}{paid}, and intervals are known of a step's time, not of its energy", aim.objective),
+        format!(
+            "the objective is {}{paid}, and intervals are known of a step's time, not of its energy",
+            aim.objective
+        ),
         cure,
     ))
 }

@@ -460,9 +460,10 @@ fn read_stack_of_study(
             false => place_in_study(name, "plan.stack"),
         })
     })?;
-    let narrowed = study.plan.choices.narrow_to(&stack).map_err(|why| {
-        failure::file_failure(Study::place(name, &format!("plan.{why}")), format!("plan.{why}"), "")
-    })?;
+    let narrowed =
+        study.plan.choices.narrow_to(&stack).map_err(|why| {
+            failure::file_failure(Study::place(name, &format!("plan.{why}")), format!("plan.{why}"), "")
+        })?;
     if let Some(change) = narrowed {
         tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
     }
@@ -473,9 +474,8 @@ fn read_stack_of_study(
 /// searched as one.
 fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
-    let dollars = aim.objective.pays_dollars()
-        || aim.axes.contains(FrontAxis::Cost)
-        || study.space.limits.max_cost_usd.is_some();
+    let dollars =
+        aim.objective.pays_dollars() || aim.axes.contains(FrontAxis::Cost) || study.space.limits.max_cost_usd.is_some();
     if !dollars || grid.hbm_gib.len() < 2 {
         return Ok(());
     }

@@ -27,7 +27,7 @@ pub struct FittedRun {
     pub chips: u32,
     /// The mechanisms of its plan.
     pub mechanisms: Vec<String>,
-    /// Error under the stack fitted without this run. Of more than twelve runs, a twelfth is left out at once.
+    /// Error under the stack fitted without this run. If there are more than twelve runs, a twelfth is left out at once.
     pub error_without_run: f64,
     /// Error under the stack fitted without all models of similar size. `None` if all runs have one size.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,6 @@
 //! Training frameworks, and the modelled plans that each can run.
 
 use crate::stack::discouraged_kind::DiscouragedKind;
-use crate::stack::runnable::join_names;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::PipelineSchedule;
@@ -305,6 +304,10 @@ impl fmt::Display for PolicyKind {
             Self::Tensors => "tensors",
         })
     }
+}
+
+pub(super) fn join_names<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

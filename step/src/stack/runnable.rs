@@ -1,10 +1,9 @@
 //! Tests whether a stack's framework can run a plan, with the reason if it cannot.
 
 use crate::schedule::effective_schedule;
-use crate::stack::framework::{MixKind, PolicyKind, ScheduleKind};
+use crate::stack::framework::{MixKind, PolicyKind, ScheduleKind, join_names};
 use crate::{SoftwareStack, TrainingPlan};
 use sim::pipeline::PipelineSchedule;
-use std::fmt;
 use workloads::{ActivationPolicy, Model};
 
 impl SoftwareStack {
@@ -96,10 +95,6 @@ impl SoftwareStack {
             () => None,
         }
     }
-}
-
-pub(super) fn join_names<T: fmt::Display>(values: &[T]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::graph::{
     BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind,
     TensorId, TensorInfo, TensorRole,
 };
-use crate::training::Segment;
 use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -253,9 +252,8 @@ fn weight_gradient_chain(reads: TensorId, label: &str, kernel: Kernel) -> Backwa
 }
 
 impl<'a> TechniqueRewriter<'a> {
-    pub(crate) fn new(segment: &'a mut Segment, technique: &'a str, heads: u64) -> Self {
-        let wide_adapters = segment.lowering.wide_adapters;
-        Self { graph: &mut segment.graph, technique, heads, shared: BTreeMap::new(), wide_adapters, kept_whole: false }
+    pub(crate) fn new(graph: &'a mut OperatorGraph, wide_adapters: bool, technique: &'a str, heads: u64) -> Self {
+        Self { graph, technique, heads, shared: BTreeMap::new(), wide_adapters, kept_whole: false }
     }
 
     fn refusal(&self, why: String, cure: &str) -> TechniqueError {
@@ -526,11 +524,11 @@ impl<'a> TechniqueRewriter<'a> {
 
     fn check_groups_divide(&self, rows: &ProductRows<'_>, groups: u64) -> Result<(), TechniqueError> {
         let width = rows.width();
-        if width % groups == 0 {
+        if width.is_multiple_of(groups) {
             return Ok(());
         }
         let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", rows.op.name);
-        let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
+        let below = (1..groups).rev().find(|groups| width.is_multiple_of(*groups)).unwrap_or(1);
         Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")))
     }
 

@@ -76,6 +76,10 @@ struct SegmentChange<'a> {
     parameters: ParameterTensors,
 }
 
+fn rewrite_segment<'s>(segment: &'s mut Segment, technique: &'s str, heads: u64) -> TechniqueRewriter<'s> {
+    TechniqueRewriter::new(&mut segment.graph, segment.lowering.wide_adapters, technique, heads)
+}
+
 impl SegmentChange<'_> {
     /// Applies a rule. Returns its match; `None` if the operator beside which it acts is not in the segment.
     fn apply_rule(&mut self, NamedRule { name, rule }: &NamedRule) -> Result<Option<RuleMatch>, TechniqueError> {
@@ -105,7 +109,7 @@ impl SegmentChange<'_> {
     fn change_activations(&mut self, name: &str, rule: &TechniqueRule) -> Result<RuleMatch, TechniqueError> {
         let mut formed = RuleMatch::Nothing;
         if let Some(form) = &rule.representation {
-            let mut rewriter = TechniqueRewriter::new(self.segment, name, self.heads);
+            let mut rewriter = rewrite_segment(self.segment, name, self.heads);
             let any = rewriter.change_representation(rule, form)?;
             let without = if rewriter.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing };
             formed = something_if(any, without);
@@ -122,13 +126,13 @@ impl SegmentChange<'_> {
         rule: &TechniqueRule,
         adapter: &Adapter,
     ) -> Result<RuleMatch, TechniqueError> {
-        let any = TechniqueRewriter::new(self.segment, name, self.heads).add_adapters(rule, adapter)?;
+        let any = rewrite_segment(self.segment, name, self.heads).add_adapters(rule, adapter)?;
         self.parameters.add_adapters(rule, adapter, &self.segment.graph);
         Ok(something_if(any, RuleMatch::Nothing))
     }
 
     fn change_parameters(&mut self, name: &str, rule: &TechniqueRule) -> Result<RuleMatch, TechniqueError> {
-        let mut rewriter = TechniqueRewriter::new(self.segment, name, self.heads);
+        let mut rewriter = rewrite_segment(self.segment, name, self.heads);
         if rule.frozen {
             rewriter.freeze_weights(rule);
         }

@@ -42,8 +42,8 @@ pub struct KernelDetail {
     /// Time from launch to last byte under the stack; under the operator schedule, with the slowdown by concurrent
     /// kernels.
     pub latency: Seconds,
-    /// The part of the latency that lengthens its pass; the rest is hidden beside other kernels. Of kernels that run
-    /// side by side on cores, each counts an equal part of that time. The kernels of a pass add up to its time.
+    /// The part of the latency that lengthens its pass; the rest is hidden beside other kernels. Kernels that run side
+    /// by side on cores count an equal part of that time each. The kernels of a pass add up to its time.
     pub exposed: Seconds,
     /// Energy without static power; zero on the network, whose energy is not modelled.
     pub energy: Joules,

@@ -1,7 +1,6 @@
 //! The keys and values of a `config.json`.
 
 use super::keys;
-use super::reader::UnlikeNames;
 use crate::error::WorkloadError;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -9,6 +8,14 @@ use serde_json::{Map, Value};
 use sim::files::strict::StrictJson;
 use std::borrow::Cow;
 use std::fmt;
+
+/// Two names of one number that have different values.
+#[derive(Debug)]
+pub(super) struct UnlikeNames {
+    /// The family's own name.
+    pub(super) own: String,
+    pub(super) other: String,
+}
 
 /// The keys and values of the file in order, duplicates included.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Checked access to the keys of a `config.json`.
 
 use super::ModelFamily;
-use super::entries::ConfigEntries;
+use super::entries::{ConfigEntries, UnlikeNames};
 use super::keys::{self, KeyEffect};
 use crate::error::{WorkloadError, find_mistyped, find_nearest};
 use crate::limits::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
@@ -56,14 +56,6 @@ pub(super) fn unknown_type_error(
 pub(super) struct NamedNumber<'a> {
     pub(super) key: &'a str,
     pub(super) value: u64,
-}
-
-/// Two names of one number that have different values.
-#[derive(Debug)]
-pub(super) struct UnlikeNames {
-    /// The family's own name.
-    pub(super) own: String,
-    pub(super) other: String,
 }
 
 /// Returns the error for two names of one number with different values.
