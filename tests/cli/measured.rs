@@ -205,7 +205,8 @@ fn own_runs_narrow_the_intervals_of_their_cluster() {
     // A wrong error is named.
     let wrong = written.replacen("error_without_run = ", "error_without_run = 99.0 # ", 1);
     std::fs::write(dir.path().join("wrong.toml"), wrong).unwrap();
-    let call = "plan gpt2-xl --chip h100_80gb_sxm --fabric nvlink4_node --devices 8 --stack wrong.toml";
+    let call =
+        "plan gpt2-xl --chip h100_80gb_sxm --fabric nvlink4_node --devices 8 --global-batch 8 --stack wrong.toml";
     let called = run_coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>());
     let said = called.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
