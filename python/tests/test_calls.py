@@ -76,7 +76,7 @@ def test_lists_are_taken_where_the_command_takes_commas() -> None:
     [
         ({"sequence_lenth": 4}, "sequence_lenth", "4", "did you mean `sequence_length`"),
         ({"headroom_gib": "4 GB"}, "headroom_gib", "4 GB", "must be a number"),
-        ({"sequence_length": "4k"}, "sequence_length", "4k", "whole number"),
+        ({"sequence_length": "4x"}, "sequence_length", "4x", "whole number"),
         ({"devices": "many"}, "devices", "many", "whole number from 1 to 1048576"),
         ({"devices": [1, 2]}, "devices", "[1, 2]", "give one value"),
         ({"devices": -1}, "devices", "-1", "-1 is not in 1..=1048576"),
