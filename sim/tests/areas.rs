@@ -125,11 +125,14 @@ fn dies() -> Vec<(String, f64, Accelerator)> {
     found
 }
 
-/// The maker of a die.
-fn find_vendor(name: &str) -> &'static str {
-    match name {
-        name if name.starts_with("tpu") => "Google",
-        name if name.starts_with("mi") => "AMD",
+/// AMD's dies here.
+const AMD: [&str; 2] = ["mi210", "mi300x"];
+
+/// The maker of a die: Google's have scalar units.
+fn find_vendor((name, _, chip): &(String, f64, Accelerator)) -> &'static str {
+    match &chip.area_model {
+        AreaModel::UnitAreas(plan) if plan.scalar_units > 0 => "Google",
+        _ if AMD.contains(&name.as_str()) => "AMD",
         _ => "NVIDIA",
     }
 }
@@ -171,13 +174,13 @@ impl FittedArea {
 /// TPUs and ray tracing is only in NVIDIA's graphics chips, so each of those dies is left out of its own kind.
 fn held_out() -> Vec<(String, &'static str, f64)> {
     let dies = dies();
-    let vendors = |vendor: &str| dies.iter().filter(|die| find_vendor(&die.0) == vendor).collect::<Vec<_>>();
+    let vendors = |vendor: &str| dies.iter().filter(|die| find_vendor(die) == vendor).collect::<Vec<_>>();
     let amd_lanes = CONTROL_LANE.fit(&vendors("AMD"));
     let predict = |die: &(String, f64, Accelerator)| {
         let has_rays =
             |chip: &Accelerator| matches!(&chip.area_model, AreaModel::UnitAreas(plan) if plan.ray_tracing_cores > 0);
         let others = |vendor: &str| vendors(vendor).into_iter().filter(|other| other.0 != die.0).collect::<Vec<_>>();
-        let (constant, predicted) = match find_vendor(&die.0) {
+        let (constant, predicted) = match find_vendor(die) {
             "Google" => (SEQUENCER.name, SEQUENCER.predict(&die.2, SEQUENCER.fit(&others("Google")))),
             "AMD" => ("none", chip_area(&die.2).unwrap().total_area().0),
             _ if has_rays(&die.2) => {

@@ -14,9 +14,23 @@ impl Comparison {
     /// Returns a lead as text: `1.25x`, with a `?` if it is too close to call.
     fn lead_cell(&self, entry: &ComparisonEntry) -> String {
         let Some(lead) = self.lead_over(entry) else { return "- ".to_owned() };
+        format!("{lead:.2}x{}", if self.is_open(entry) { "?" } else { " " })
+    }
+
+    /// True if an entry's lead has the mark of those that are too close to call.
+    fn is_open(&self, entry: &ComparisonEntry) -> bool {
         let first = self.entries.first().is_some_and(|first| std::ptr::eq(first, entry));
-        let open = !first && self.is_too_close(entry).unwrap_or(false);
-        format!("{lead:.2}x{}", if open { "?" } else { " " })
+        !first && self.lead_over(entry).is_some() && self.is_too_close(entry).unwrap_or(false)
+    }
+
+    /// The entries that compare a built chip with the found one: on its links, both ideal, as sold.
+    fn standings_of_chip(&self, chip: &str) -> [Option<&ComparisonEntry>; 3] {
+        [BaselineStanding::SameFabric, BaselineStanding::Ideal, BaselineStanding::AsSold].map(|standing| {
+            let is_same = |entry: &&ComparisonEntry| {
+                entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing)
+            };
+            self.entries.iter().find(is_same)
+        })
     }
 
     /// Returns the comparison in a few lines: the entries at the positions `main` by the objective, their chips and
@@ -25,8 +39,9 @@ impl Comparison {
     #[must_use]
     pub fn to_summary(&self, main: &[usize], models: &[(String, &Self)], bad_ends: bool) -> String {
         let mut text: String = self.differences.iter().map(|difference| fold_line(difference)).collect();
-        let table = self.main_table(main, models, bad_ends);
-        text.push_str(&table);
+        text.push_str(&self.main_table(main, models, bad_ends));
+        let mut marked = std::iter::once(self).chain(models.iter().map(|(_, of)| *of));
+        let open = marked.any(|of| main.iter().filter_map(|at| of.entries.get(*at)).any(|one| of.is_open(one)));
         let main: Vec<ComparisonEntry> = main.iter().filter_map(|at| self.entries.get(*at).cloned()).collect();
         let notes = main.iter().filter_map(|e| Some((&e.label, e.note.as_ref()?)));
         notes.for_each(|(label, note)| text.push_str(&fold_line(&format!("{label}: {note}"))));
@@ -38,7 +53,9 @@ impl Comparison {
         let pairs: Vec<(&str, String)> = main.iter().map(|e| (e.label.as_str(), what(e))).collect();
         text.push_str(&format_fields(&pairs));
         let against = self.against_text(None);
-        text.push_str(if table.contains("x?") && !against.contains(CLOSE) { CLOSE } else { "" });
+        if open && !self.marks_built_chips() {
+            text.push_str(CLOSE);
+        }
         text + &against
     }
 
@@ -110,22 +127,11 @@ impl Comparison {
             if what.chars().count() > LONGEST_HEAD { (fold_line(&what), "than") } else { (String::new(), &what[..]) };
         let mut table = TextTable::new([head, "on its links", "both ideal", "as sold", "area", "peak W"])
             .keep_columns(&["on its links", "both ideal", "as sold"]);
-        let mut open = false;
         for chip in chips {
-            let of = |standing: BaselineStanding| {
-                self.entries
-                    .iter()
-                    .find(|entry| entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing))
-            };
-            let [links, ideal, sold] =
-                [BaselineStanding::SameFabric, BaselineStanding::Ideal, BaselineStanding::AsSold].map(of);
+            let [links, ideal, sold] = self.standings_of_chip(chip);
             let any = sold.or(links).or(ideal);
             let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
-            let mut lead = |entry: Option<&ComparisonEntry>| {
-                let cell = entry.map_or_else(|| "- ".to_owned(), |entry| self.lead_cell(entry));
-                open |= cell.ends_with('?');
-                cell
-            };
+            let lead = |entry: Option<&ComparisonEntry>| entry.map_or_else(|| "- ".to_owned(), |of| self.lead_cell(of));
             table.add_row([
                 chip.to_owned(),
                 lead(links),
@@ -135,6 +141,11 @@ impl Comparison {
                 number(any.and_then(|entry| entry.peak_power_w)),
             ]);
         }
-        format!("\n{above}{}{}", table.render(), if open { CLOSE } else { "" })
+        format!("\n{above}{}{}", table.render(), if self.marks_built_chips() { CLOSE } else { "" })
+    }
+
+    /// True if the lead over a built chip has the mark.
+    fn marks_built_chips(&self) -> bool {
+        self.entries.iter().any(|entry| entry.baseline.is_some() && self.is_open(entry))
     }
 }

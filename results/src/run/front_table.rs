@@ -18,17 +18,19 @@ pub fn write_front_table(
 ) -> Result<PathBuf, WriteError> {
     let path = directory.join(format!("{PARETO}.csv"));
     files::refuse_link(&path)?;
-    files::write_files(&[(path.clone(), front_csv(fronts, axes).into_bytes())])?;
+    let table = front_csv(fronts, axes).map_err(|why| WriteError { file: path.clone(), why: why.into() })?;
+    files::write_files(&[(path.clone(), table)])?;
     Ok(path)
 }
 
-fn front_csv(fronts: &[(&SearchRun, &[&DesignRow])], axes: FrontAxes) -> String {
+fn front_csv(fronts: &[(&SearchRun, &[&DesignRow])], axes: FrontAxes) -> Result<Vec<u8>, csv::Error> {
     let quantities: Vec<_> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let several = fronts.iter().any(|(run, _)| run.of_several_models());
     let mut heads = vec!["run".to_owned()];
     heads.extend(quantities.iter().map(|quantity| format!("{quantity} ({})", quantity.unit(several))));
     heads.extend(DesignRow::COLUMNS.iter().map(|column| column.name.to_owned()));
-    let mut text = csv_line(&heads);
+    let mut table = csv::Writer::from_writer(Vec::new());
+    table.write_record(&heads)?;
     for (run, front) in fronts {
         for row in *front {
             let measured = DesignMeasures::from(*row);
@@ -36,16 +38,8 @@ fn front_csv(fronts: &[(&SearchRun, &[&DesignRow])], axes: FrontAxes) -> String 
             let mut cells = vec![run.name.clone()];
             cells.extend(quantities.iter().map(|of| value(of).map_or_else(String::new, |value| value.to_string())));
             cells.extend(row.cells().iter().map(StoreCell::csv_text));
-            text.push_str(&csv_line(&cells));
+            table.write_record(&cells)?;
         }
     }
-    text
-}
-
-fn csv_line(cells: &[String]) -> String {
-    let quoted = |cell: &String| match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.clone(),
-    };
-    cells.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n"
+    table.into_inner().map_err(|why| csv::Error::from(why.into_error()))
 }
