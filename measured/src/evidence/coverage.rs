@@ -212,7 +212,7 @@ fn judge_pair(table: &ResidualTable, scheme: HoldOutScheme, pair: [&ResidualRow;
         error,
         predicted: (pair[0].measured / pair[1].measured).ln() - error,
         interval: table.ratio_interval_under(scheme, quantity, facts, known),
-        apart: table.ratio_interval_apart(scheme, quantity, facts, known),
+        apart: PredictionInterval::from_next_error(&table.ratio_error_apart(scheme, quantity, facts, known)),
     })
 }
 

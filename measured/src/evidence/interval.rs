@@ -4,9 +4,8 @@
 
 use super::distance::{LIKENESS, distance_of_facts, distance_of_stacks};
 use super::next_error::{
-    CONFIDENCE, ErrorSpread, LEAST_FREEDOM, NextError, effective_count, student_quantile, tail_fraction,
+    CONFIDENCE, CloserErrors, ErrorSpread, LEAST_FREEDOM, NextError, effective_count, student_quantile, tail_fraction,
 };
-use super::own_runs::OwnErrors;
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use super::{HoldOutScheme, NamedKind, PredictionFacts};
 use serde::{Deserialize, Serialize};
@@ -106,8 +105,8 @@ impl ResidualTable {
         let nearest =
             nearest.iter().map(|facts| self.carried_error_under(HoldOutScheme::Model, quantity, facts, &known));
         // Own runs on the prediction's cluster say as much about it as about the nearest cluster with carried runs.
-        let own_errors = OwnErrors::of_facts(quantity, facts);
-        std::iter::once(own).chain(nearest).map(|next| OwnErrors::update_error(own_errors.as_ref(), next)).collect()
+        let own_errors = CloserErrors::of_own_runs(quantity, facts);
+        std::iter::once(own).chain(nearest).map(|next| CloserErrors::update_error(own_errors.as_ref(), next)).collect()
     }
 
     /// Returns the probability that the measured value is at most `factor` times the prediction. It is the smallest one
@@ -170,7 +169,7 @@ impl ResidualTable {
         known: impl Fn(&ResidualRow) -> bool,
     ) -> Option<NextError> {
         let carried = self.carried_error_under(scheme, quantity, facts, known);
-        OwnErrors::update_error(OwnErrors::of_facts(quantity, facts).as_ref(), carried)
+        CloserErrors::update_error(CloserErrors::of_own_runs(quantity, facts).as_ref(), carried)
     }
 
     /// Returns the distribution of the next error from the carried rows alone.
@@ -210,7 +209,7 @@ impl ResidualTable {
         let scheme = self.hold_out_scheme(quantity, facts);
         let weights = weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, |_| true));
         let next = NextError::from_weighted_rows(scheme, &weights);
-        let Some(next) = OwnErrors::update_error(OwnErrors::of_facts(quantity, facts).as_ref(), next) else {
+        let Some(next) = CloserErrors::update_error(CloserErrors::of_own_runs(quantity, facts).as_ref(), next) else {
             return 1.0;
         };
         // The error of either prediction may go in either direction.

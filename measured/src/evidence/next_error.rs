@@ -53,6 +53,44 @@ impl NextError {
     }
 }
 
+/// Weight of the errors that are known in general, in runs, where errors of closer cases update them. With it,
+/// intervals after 1, 2, 6 and 12 runs cover 86, 89, 89 and 91 % of the other runs of nine carried data sets; with 1,
+/// fewer (79, 80, 87 and 90 % in a first experiment). The spreads of the data sets, of which one is 1.8 times another in
+/// the mean, give 2.7 (Smyth, 2004).
+const PRIOR_RUNS: f64 = 3.0;
+
+/// The errors of cases closer to a prediction than those in general: own runs of a step, measured pairs of a ratio.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct CloserErrors {
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
+    /// Effective number of independent cases like the prediction.
+    pub(super) count: f64,
+}
+
+impl CloserErrors {
+    /// Returns the distribution of the next error after closer errors, if there are any. What is known in general is
+    /// the prior: a normal distribution of unknown mean and variance, worth [`PRIOR_RUNS`] runs, with the same 90 %
+    /// interval. The closer errors update it in closed form (normal and inverse chi-squared; Gelman et al., Bayesian
+    /// Data Analysis, section 3.3; Smyth, 2004). So one or two cases leave the interval wide, and many replace it.
+    pub(super) fn update_error(closer: Option<&Self>, general: Option<NextError>) -> Option<NextError> {
+        let (Some(closer), Some(general)) = (closer, &general) else { return general };
+        let at_end = f64::midpoint(1.0, CONFIDENCE);
+        let half = general.deviation * student_quantile(at_end, general.freedom);
+        let variance = (half / student_quantile(at_end, PRIOR_RUNS)).powi(2) / (1.0 + 1.0 / PRIOR_RUNS);
+        let total = PRIOR_RUNS + closer.count;
+        let apart = closer.mean - general.mean;
+        let square = (PRIOR_RUNS * (variance + closer.count / total * apart * apart)
+            + closer.count * closer.deviation * closer.deviation)
+            / total;
+        Some(NextError {
+            mean: general.mean + closer.count / total * apart,
+            deviation: (square * (1.0 + 1.0 / total)).sqrt(),
+            freedom: total,
+        })
+    }
+}
+
 /// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight gets the value of
 /// the next error (winsorised; Tukey and McLaughlin, 1963).
 pub(super) struct ErrorSpread {

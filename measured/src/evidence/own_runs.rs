@@ -1,37 +1,20 @@
-//! Errors of the runs that a user fitted a stack to. They update what the carried errors say.
-//!
-//! The carried errors are the prior: a normal distribution of unknown mean and variance, worth [`CARRIED_RUNS`] runs,
-//! whose 90 % interval is that of the carried errors alone. Own errors update it in closed form (normal and inverse
-//! chi-squared; Gelman et al., Bayesian Data Analysis, section 3.3; Smyth, 2004). So one or two runs leave the interval
-//! wide, and many replace it. Runs count for predictions on their own chip and fabric only.
+//! Errors of the runs that a user fitted a stack to. They update what the carried errors say
+//! ([`CloserErrors::update_error`]). Runs count for predictions on their own chip and fabric only.
 
 use super::distance::{LIKENESS, distance_of_facts};
-use super::next_error::{CONFIDENCE, ErrorSpread, NextError, effective_count, student_quantile, tail_fraction};
+use super::next_error::{CloserErrors, ErrorSpread, effective_count, tail_fraction};
 use super::table::{PredictedQuantity, ResidualRow};
 use super::{HoldOutScheme, Mechanism, NamedKind, PredictionFacts};
 use step::FittedRun;
 
-/// Weight of the carried errors, in runs. With it, intervals after 1, 2, 6 and 12 runs cover 86, 89, 89 and 91 % of the
-/// other runs of nine carried data sets; with 1, fewer (79, 80, 87 and 90 % in a first experiment). The spreads of the
-/// data sets, of which one is 1.8 times another in the mean, give 2.7 (Smyth, 2004).
-const CARRIED_RUNS: f64 = 3.0;
 /// Distance added for each mechanism of the prediction that no own run has. Assumed: half of another stack's distance.
 const UNSEEN: f64 = 2.0;
 
-/// The errors of own runs that count for a prediction.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct OwnErrors {
-    mean: f64,
-    deviation: f64,
-    /// Effective number of independent runs like the prediction.
-    count: f64,
-}
-
-impl OwnErrors {
+impl CloserErrors {
     /// Returns the errors that count for a prediction with these facts; `None` if no run does. A run counts less the
     /// more its plan and its number of chips differ. A prediction on more chips than any run needs errors with numbers
     /// of chips left out.
-    pub(super) fn of_facts(quantity: PredictedQuantity, facts: &PredictionFacts) -> Option<Self> {
+    pub(super) fn of_own_runs(quantity: PredictedQuantity, facts: &PredictionFacts) -> Option<Self> {
         if facts.own_runs.is_empty() {
             return None;
         }
@@ -52,24 +35,6 @@ impl OwnErrors {
         // Without correlation, this is the sum of the likenesses: unlike runs count little, however many there are.
         let count = effective_count(scheme, &weights) * squares / sum;
         Some(Self { mean, deviation, count })
-    }
-
-    /// Returns the distribution of the next error after own errors, if there are any.
-    pub(super) fn update_error(own: Option<&Self>, carried: Option<NextError>) -> Option<NextError> {
-        let (Some(own), Some(carried)) = (own, &carried) else { return carried };
-        let at_end = f64::midpoint(1.0, CONFIDENCE);
-        let half = carried.deviation * student_quantile(at_end, carried.freedom);
-        let variance = (half / student_quantile(at_end, CARRIED_RUNS)).powi(2) / (1.0 + 1.0 / CARRIED_RUNS);
-        let total = CARRIED_RUNS + own.count;
-        let apart = own.mean - carried.mean;
-        let square = (CARRIED_RUNS * (variance + own.count / total * apart * apart)
-            + own.count * own.deviation * own.deviation)
-            / total;
-        Some(NextError {
-            mean: carried.mean + own.count / total * apart,
-            deviation: (square * (1.0 + 1.0 / total)).sqrt(),
-            freedom: total,
-        })
     }
 }
 
@@ -107,6 +72,7 @@ fn own_row(run: &FittedRun, facts: &PredictionFacts) -> ResidualRow {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::next_error::NextError;
     use super::super::{Grade, PredictionInterval, ResidualTable};
     use super::*;
     use std::collections::BTreeMap;
@@ -223,8 +189,8 @@ mod tests {
                     let sum: f64 = errors[..runs].iter().sum();
                     let own = errors[..runs].iter().map(|error| (1.0, error - fitted(sum - error, runs - 1)));
                     let spread = ErrorSpread::from_weighted_errors(own, 0.0).unwrap();
-                    let own = OwnErrors { mean: spread.mean, deviation: spread.deviation, count: runs as f64 };
-                    let next = OwnErrors::update_error(Some(&own), Some(NextError { mean, deviation, freedom }));
+                    let own = CloserErrors { mean: spread.mean, deviation: spread.deviation, count: runs as f64 };
+                    let next = CloserErrors::update_error(Some(&own), Some(NextError { mean, deviation, freedom }));
                     let PredictionInterval { low, high } = PredictionInterval::from_next_error(&next);
                     held += usize::from((low..=high).contains(&(errors[runs] - fitted(sum, runs)).exp()));
                 }
@@ -284,7 +250,7 @@ mod tests {
         let mut alike = apart.clone();
         alike.own_runs =
             apart.own_runs.iter().map(|run| FittedRun { parameters: 7, ..run.clone() }).collect::<Vec<_>>().into();
-        let count = |facts| OwnErrors::of_facts(STEP, facts).unwrap().count;
+        let count = |facts| CloserErrors::of_own_runs(STEP, facts).unwrap().count;
         assert!((count(&apart) - 12.0).abs() < 1e-9 && count(&alike) < 4.0, "{}", count(&alike));
         assert!(width(&alike) > 1.2 * width(&apart));
     }

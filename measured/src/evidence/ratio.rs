@@ -1,10 +1,11 @@
 //! Intervals of ratios of two predicted steps. Errors that both predictions share cancel in their ratio, so the ratio
-//! is more certain than either step. The interval rests on measured pairs: runs of one job (model, sequence length,
-//! batch, number of chips, precision) that differ in the same way as the two predictions.
+//! is more certain than either step. Two steps with independent errors are the prior. It is updated by measured pairs:
+//! runs of one job (model, sequence length, batch, number of chips, precision) that differ in the same way as the two
+//! predictions.
 
 use super::distance::{LIKENESS, distance_of_facts};
 use super::interval::{NEIGHBOURS, PredictionInterval};
-use super::next_error::{ErrorSpread, LEAST_FREEDOM, NextError, independent_count, tail_fraction};
+use super::next_error::{CloserErrors, ErrorSpread, NextError, independent_count, tail_fraction};
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use super::{HoldOutScheme, PredictionFacts};
 use std::collections::BTreeMap;
@@ -135,9 +136,10 @@ struct NearPair<'t> {
     mean_square: f64,
 }
 
-impl NextError {
-    /// Returns the next error of a ratio; `None` without pairs. Pairs of the same software with models of one fold are
-    /// correlated. For software that was never measured, each pair of other stacks is one guess.
+impl CloserErrors {
+    /// Returns the errors of measured pairs; `None` without pairs. The less the nearest pair is like the prediction, the
+    /// fewer they count as. Pairs of the same software with models of one fold are correlated. For software that was
+    /// never measured, each pair of other stacks is one guess.
     fn from_pairs(scheme: HoldOutScheme, near: &[NearPair<'_>]) -> Option<Self> {
         let nearest = near.first()?.distance;
         let mut of_stacks: BTreeMap<[&str; 2], (f64, f64)> = BTreeMap::new();
@@ -157,9 +159,10 @@ impl NextError {
             *families.entry(family).or_default() += weight;
             (sum, square, squares) = (sum + weight, square + weight * pair.mean_square, squares + weight * weight);
         }
-        let count = independent_count(sum, squares, families.into_values());
-        let deviation = (square / sum * (1.0 + 1.0 / count)).sqrt();
-        (sum > 0.0).then(|| Self { mean: 0.0, deviation, freedom: count.max(LEAST_FREEDOM) })
+        // Without correlation, this is the sum of the likenesses, as for own runs.
+        let alike = squares / sum * (-nearest / LIKENESS).exp();
+        let count = independent_count(sum, squares, families.into_values()) * alike;
+        (sum > 0.0).then(|| Self { mean: 0.0, deviation: (square / sum).sqrt(), count })
     }
 }
 
@@ -172,8 +175,7 @@ impl ResidualTable {
         self.ratio_interval_under(scheme.unwrap_or(HoldOutScheme::Stack), quantity, facts, |_| true)
     }
 
-    /// Returns the interval of a ratio with a given scheme held out, from the rows that `known` selects. It is no wider
-    /// than that of two steps with independent errors.
+    /// Returns the interval of a ratio with a given scheme held out, from the rows that `known` selects.
     pub(super) fn ratio_interval_under(
         &self,
         scheme: HoldOutScheme,
@@ -181,43 +183,28 @@ impl ResidualTable {
         facts: [&PredictionFacts; 2],
         known: impl Fn(&ResidualRow) -> bool,
     ) -> PredictionInterval {
-        let apart = self.ratio_interval_apart(scheme, quantity, facts, &known);
+        let kind = PairKind::of_facts(facts[0], facts[1]);
         let pairs = paired_runs(self.rows_of(quantity).filter(|row| known(row)));
-        let of_kind = |kind: PairKind, facts: [&PredictionFacts; 2]| {
-            let mut near: Vec<NearPair<'_>> =
-                pairs.iter().filter(|pair| pair.kind == kind).filter_map(|pair| pair.near_to(facts, scheme)).collect();
-            near.sort_by(|a, b| a.distance.total_cmp(&b.distance));
-            near.truncate(NEIGHBOURS);
-            NextError::from_pairs(scheme, &near)
-        };
-        let [a, b] = facts;
-        let Some(next) = of_kind(PairKind::of_facts(a, b), facts) else { return apart };
-        let mut together = PredictionInterval::from_next_error(&Some(next));
-        // Two clusters also run two plans. Pairs under the same software include that difference. Few pairs under other
-        // software may not.
-        let plans = [[a, a], [b, b]].into_iter().filter(|_| scheme == HoldOutScheme::Stack);
-        for plans in plans.filter_map(|same| of_kind(PairKind::Plans, same)) {
-            together = together.join_with(PredictionInterval::from_next_error(&Some(plans)));
-        }
-        if together.high < apart.high { together } else { apart }
+        let mut near: Vec<NearPair<'_>> =
+            pairs.iter().filter(|pair| pair.kind == kind).filter_map(|pair| pair.near_to(facts, scheme)).collect();
+        near.sort_by(|a, b| a.distance.total_cmp(&b.distance));
+        near.truncate(NEIGHBOURS);
+        let pairs = CloserErrors::from_pairs(scheme, &near);
+        let apart = self.ratio_error_apart(scheme, quantity, facts, &known);
+        PredictionInterval::from_next_error(&CloserErrors::update_error(pairs.as_ref(), apart))
     }
 
-    /// Returns the interval of the ratio of two steps with independent errors.
-    pub(super) fn ratio_interval_apart(
+    /// Returns the error of the ratio of two steps with independent errors; `None` without rows.
+    pub(super) fn ratio_error_apart(
         &self,
         scheme: HoldOutScheme,
         quantity: PredictedQuantity,
         facts: [&PredictionFacts; 2],
         known: impl Fn(&ResidualRow) -> bool,
-    ) -> PredictionInterval {
+    ) -> Option<NextError> {
         let [Some(a), Some(b)] = facts.map(|facts| self.next_error_under(scheme, quantity, facts, &known)) else {
-            return PredictionInterval::UNKNOWN;
+            return None;
         };
-        let deviation = a.deviation.hypot(b.deviation);
-        PredictionInterval::from_next_error(&Some(NextError {
-            mean: 0.0,
-            deviation,
-            freedom: a.freedom.min(b.freedom),
-        }))
+        Some(NextError { mean: 0.0, deviation: a.deviation.hypot(b.deviation), freedom: a.freedom.min(b.freedom) })
     }
 }
