@@ -85,6 +85,16 @@ impl ChipOrBox {
         Self { fast, small: Some(small), figures: least, fabrics, depth }
     }
 
+    /// The chip with at least as much memory as any of these chips.
+    pub fn roomiest_chip(&self) -> &Accelerator {
+        &self.fast
+    }
+
+    /// Indices of the chips' fabrics.
+    pub fn fabrics(&self) -> &[usize] {
+        &self.fabrics
+    }
+
     fn smallest_chip(&self) -> &Accelerator {
         self.small.as_ref().unwrap_or(&self.fast)
     }

@@ -5,6 +5,7 @@
 
 use super::DesignSearch;
 use super::bounds::{BoundDepth, ChipOrBox};
+use super::room::TooSmallMemories;
 use crate::runner::Verdict;
 use crate::space::{DesignId, ListedDimension, SingleCombination, Space, combination_of_places, places_of_combination};
 use rayon::prelude::*;
@@ -45,6 +46,7 @@ struct ClimbedDesign {
 /// An expression without a value, or a field that no chip has.
 pub(super) fn climb_to_good_design(
     search: &DesignSearch<'_>,
+    too_small: &TooSmallMemories,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<usize>, String> {
     if search.space.whole_region().is_none() && search.space.chip_count() < WORTH_CLIMBING {
@@ -70,7 +72,10 @@ pub(super) fn climb_to_good_design(
             break;
         }
         let id = search.space.with_largest_memory(one.place.point);
-        if let Verdict::Feasible { value, .. } = search.evaluate_design(id, cutoff) {
+        if too_small.exclude_design(search, id) {
+            continue;
+        }
+        if let Verdict::Feasible { value, .. } = too_small.evaluate_design(search, id, cutoff) {
             best = Some(ClimbedDesign { value, ..*one });
         }
     }

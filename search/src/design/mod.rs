@@ -11,6 +11,7 @@ mod draws;
 mod parts;
 mod problem;
 mod robust;
+mod room;
 
 use crate::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost};
 use crate::planner::{ChipKernels, FastestPlan, PreparedJob, RankedPlan};
@@ -24,6 +25,8 @@ use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
 pub use robust::{RobustSearch, StepFactor};
 use sim::hardware::Accelerator;
+use sim::limits::format_number;
+use sim::scalar_fit::round_to_four_digits;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules, Seconds};
 use step::{OverCapacity, StepError, TrainingPlan};
@@ -77,13 +80,17 @@ impl std::fmt::Display for Rejection {
             }
             Self::TooLarge(None) => f.write_str("no plan fits"),
             Self::TooSlow(bound, most) => {
-                write!(f, "every plan's step takes at least {:.4} s, the limit is {:.4} s", bound.0, most.0)
+                let [bound, most] = [bound, most].map(|time| format_number(round_to_four_digits(time.0)));
+                write!(f, "every plan's step takes at least {bound} s, the limit is {most} s: allow longer steps")
             }
-            Self::MayBeSlow(counted, most) => write!(
-                f,
-                "the fastest plan's step may take {:.4} s at the bad end of its interval, the limit is {:.4} s",
-                counted.0, most.0
-            ),
+            Self::MayBeSlow(counted, most) => {
+                let [counted, most] = [counted, most].map(|time| format_number(round_to_four_digits(time.0)));
+                write!(
+                    f,
+                    "the fastest plan's step may take {counted} s at the bad end of its interval, the limit is {most} s: \
+                     allow longer steps"
+                )
+            }
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),
             Self::Unusable(why) => f.write_str(why),
         }

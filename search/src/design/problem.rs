@@ -3,13 +3,15 @@
 
 use super::bounds::{BoundDepth, ChipOrBox};
 use super::climb::climb_to_good_design;
+use super::room::TooSmallMemories;
 use super::{DesignEvaluation, DesignSearch};
 use crate::pareto::FrontPoint;
 use crate::planner::GroupBounds;
 use crate::runner::{self, BoundSource, Exclusion, NodeRefinement, SearchNode, Verdict};
-use crate::space::{Enclosed, Region, SingleCombination};
+use crate::space::{Enclosed, OutsideReason, Region, SingleCombination};
 use rayon::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Boxes with fewer designs are split without a refined bound, because bounding every chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
@@ -46,6 +48,10 @@ pub(super) struct ChipProblem<'a> {
     pub search: DesignSearch<'a>,
     /// The sets of one part of the search; `None` for the whole search.
     part: Option<Vec<SearchNode<Candidates>>>,
+    too_small: TooSmallMemories,
+    /// True once a candidate was evaluated. Until then no set is excluded by its memory, so that an answer without a
+    /// plan has a design that says what is lacking.
+    has_evaluated: AtomicBool,
 }
 
 /// A part of a box.
@@ -57,12 +63,12 @@ enum BoxPart {
 impl<'a> ChipProblem<'a> {
     /// The whole search.
     pub fn new(search: DesignSearch<'a>) -> Self {
-        Self { search, part: None }
+        Self { search, part: None, too_small: TooSmallMemories::default(), has_evaluated: AtomicBool::new(false) }
     }
 
     /// The given sets of the search.
     pub fn of_sets(search: DesignSearch<'a>, sets: Vec<SearchNode<Candidates>>) -> Self {
-        Self { search, part: Some(sets) }
+        Self { search, part: Some(sets), too_small: TooSmallMemories::default(), has_evaluated: AtomicBool::new(false) }
     }
 
     /// Nodes of chips that are searched one by one. Once `stop` returns true, nodes carry the trivial bound.
@@ -83,6 +89,11 @@ impl<'a> ChipProblem<'a> {
             Some(BoxPart::Excluded(..)) | None => unknown(point),
         };
         points.into_par_iter().map(node).collect()
+    }
+
+    /// True if it is known that no plan fits the memory of these chips.
+    fn lacks_room(&self, seen: &ChipOrBox) -> bool {
+        self.has_evaluated.load(Ordering::Relaxed) && self.too_small.exclude(&self.search, seen)
     }
 
     /// The node of one chip, or the reason why it is excluded. `known` are bounds of the chip's parent set.
@@ -272,7 +283,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
     }
 
     fn first_candidate(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
-        climb_to_good_design(&self.search, stop)
+        climb_to_good_design(&self.search, &self.too_small, stop)
     }
 
     fn set_contains(&self, set: &Candidates, candidate: usize) -> bool {
@@ -317,6 +328,9 @@ impl runner::SearchProblem for ChipProblem<'_> {
                 SingleCombination::Chip(chip, figures) => {
                     let seen =
                         ChipOrBox::chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
+                    if self.lacks_room(&seen) {
+                        return Ok(without_room(node));
+                    }
                     let bound = self.search.fine_lower_bound(&seen, cutoff, &mut known.to_vec());
                     Ok(NodeRefinement::Bound(bound, Candidates::One(*point, BoundsByModel::default())))
                 }
@@ -336,6 +350,9 @@ impl runner::SearchProblem for ChipProblem<'_> {
                 };
                 if let Enclosed::Within(corners) = corners {
                     let seen = ChipOrBox::corners(*corners);
+                    if self.lacks_room(&seen) {
+                        return Ok(without_room(node));
+                    }
                     if seen.depth == BoundDepth::Mapped {
                         let mut lots = known.to_vec();
                         let bound = self.search.fine_lower_bound(&seen, cutoff, &mut lots);
@@ -351,6 +368,12 @@ impl runner::SearchProblem for ChipProblem<'_> {
     }
 
     fn evaluate_candidate(&self, chip: usize, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
-        self.search.evaluate_design(self.search.space.with_largest_memory(chip), cutoff)
+        self.has_evaluated.store(true, Ordering::Relaxed);
+        self.too_small.evaluate_design(&self.search, self.search.space.with_largest_memory(chip), cutoff)
     }
+}
+
+/// The refinement of a set in whose memory no plan fits.
+fn without_room(node: &SearchNode<Candidates>) -> NodeRefinement<Candidates> {
+    NodeRefinement::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(OutsideReason::Hbm))])
 }

@@ -408,6 +408,48 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     assert!(all.iter().all(|node| node.bound > 0.0));
 }
 
+/// A model that no memory of the space holds is found out from two chips: the first, and the one with all dimensions at
+/// their best.
+#[test]
+fn that_nothing_fits_is_known_from_two_chips() {
+    let text = dimensions_text([&[1, 2, 4], &[1, 2, 4], &[32, 64, 128], &[1, 2, 4], &[500, 1050], &[2, 6]], "");
+    let dimensions = crate::space::read_dimensions(&toml::from_str(&text).unwrap()).unwrap();
+    let document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
+    let base = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+    let reference = base.build_accelerator().unwrap();
+    let grid = Grid::new(base, &dimensions, &|key| document.field_value(key)).unwrap();
+    let space = Space::from_boxes(grid, &ChipLimits::default()).unwrap();
+    let build = |settings: &Vec<(String, FieldValue)>| {
+        let mut document = document.clone();
+        settings.iter().for_each(|(key, value)| document.set_field(key, value).unwrap());
+        document.build_fabric().unwrap().for_devices(DEVICES).unwrap()
+    };
+    let fabrics: Vec<Fabric> = space.fabric_settings().iter().map(build).collect();
+    let (model, stack) = (Model::load("llama2-7b").unwrap(), SoftwareStack::load("ideal").unwrap());
+    let job = |fabric| Job {
+        model: &model,
+        chip: &reference,
+        fabric,
+        stack: &stack,
+        devices: DEVICES,
+        global_batch: 32,
+        sequence_length: 512,
+        attention: Attention::Fused,
+        precision: stack.precision_of_run(Precision::MIXED_BF16),
+        optimizer: Optimizer::Adam,
+        headroom: Bytes::ZERO,
+        techniques: workloads::Techniques::none(),
+    };
+    let prepared: Vec<PreparedJob<'_>> =
+        fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &PlanSpace::default()).unwrap()).collect();
+    let workloads = [Workload::of_one_model(&prepared)];
+    let search = DesignSearch { workloads: &workloads, space: &space, aim: Aim::default(), robust: None };
+    let found = search.run_design_search(DesignWatch { stop: &|| false, told: &mut |_, _| {} }).unwrap();
+    assert!(matches!(&found.status, SolveStatus::Infeasible { why } if why.contains("no plan fits")), "{found:?}");
+    assert!(found.designs.len() == 1 && found.boxes.is_empty(), "{found:?}");
+    assert_eq!(found.outside.total() as u64 + 1, space.combination_count());
+}
+
 /// Small spaces of random dimensions, objectives, axes and limits: few here, a hundred with COPLACE_SPACES=100.
 fn cases() -> u32 {
     std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
