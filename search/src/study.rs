@@ -194,10 +194,15 @@ impl Study {
         })
     }
 
-    /// Checks the constants and moves them into the space. Errors describe unknown or invalid constants, or constants
-    /// for PHAZE's chips.
+    /// Checks the constants and moves them into the space. They may stand in `[constants]` or in `[space.constants]`.
+    /// Errors describe unknown or invalid constants, constants in both tables, or constants for PHAZE's chips.
     fn take_constants(&mut self) -> Result<(), String> {
         let told = |faults: Vec<FileFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        if !self.space.constants.is_empty() && !self.constants.is_empty() {
+            return Err("constants: stand in [constants] and in [space.constants]; keep one of the tables".into());
+        }
+        let of_space = self.space.constants.iter().map(|(key, value)| (key.clone(), toml::Value::Float(*value)));
+        self.constants.extend(of_space);
         let changes = read_changes(&self.constants).map_err(told)?;
         Constants::with_changes(&changes).map_err(told)?;
         if !changes.is_empty() && matches!(self.space.chips, Chips::Phaze(_)) {

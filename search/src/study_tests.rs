@@ -33,6 +33,17 @@ fn errors_name_the_key_the_value_and_the_cure() {
     let space = plan.choices;
     assert_eq!((&space.activations, space.mixes), (&Some(vec![ActivationPolicy::Full]), Some(MixKind::PerStage)));
     assert!(space.phrase().contains("recompute full or best"), "{}", space.phrase());
+    let tpu = Study::text("edge_of_memory").unwrap();
+    let constants = |tables: &str| Study::parse("s.toml", &format!("{tpu}\n{tables}"));
+    let phy = constants("[space.constants]\n\"hbm.phy\" = 11\n").unwrap();
+    assert_eq!(phy.space.constants, [("hbm.phy".to_owned(), 11.0)].into());
+    for (tables, why) in [
+        ("[space.constants]\n\"hbm.phy\" = 100\n", "hbm.phy"),
+        ("[space.constants]\n\"hbm.phz\" = 10\n", "hbm.phz"),
+        ("[space.constants]\n\"hbm.phy\" = 11\n[constants]\n\"hbm.phy\" = 12\n", "keep one of the tables"),
+    ] {
+        assert!(constants(tables).unwrap_err().to_string().contains(why), "{tables}");
+    }
     let typo = text.replace("devices =", "device =");
     assert!(Study::parse("s.toml", &typo).unwrap_err().to_string().contains("unknown field `device`"));
     assert!(

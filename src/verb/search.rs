@@ -9,7 +9,7 @@ mod notes;
 pub mod parts;
 pub mod question;
 mod round;
-mod within;
+pub mod within;
 
 use crate::answer::{self, Format};
 use crate::call::Call;

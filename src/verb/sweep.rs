@@ -5,6 +5,7 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress::{ProgressDisplay, TimeLeft};
 use crate::verb::search::question::SearchQuestion;
+use crate::verb::search::within::nothing_within_limits;
 use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepare_job};
 use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
@@ -122,6 +123,9 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
         return Err(failure::option_failure(&flag, "", format!("works only for search: {why}"), ""));
     }
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
+    if question.space.exceeds_limits_everywhere() {
+        return Err(nothing_within_limits(&question.name, &arguments.posed.asked, &question.space));
+    }
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
     let facts = sweep_facts(&question, shard);
     let path = arguments

@@ -88,17 +88,43 @@ impl Space {
     }
 }
 
+/// Number of combinations that are built to see whether any is a chip.
+const TRIED: u64 = 64;
+
 /// Number of combinations that are sampled for the one nearest to a limit of feasibility.
 const SAMPLED: u64 = 2_000;
 
 impl Space {
+    /// The reason why no combination is a chip, if a sample spread evenly over the space has none and all of the sample
+    /// have this reason. So a value that no chip may have is found before the search.
+    ///
+    /// # Errors
+    /// An expression without a value, or a field that no chip has.
+    pub fn refusal_of_all(&self) -> Result<Option<String>, String> {
+        let SpaceKind::Grid(grid) = &self.kind else { return Ok(None) };
+        let count = grid.combination_count().unwrap_or(u64::MAX);
+        let mut refusal: Option<String> = None;
+        for at in 0..count.min(TRIED) {
+            let combination = (u128::from(at) * u128::from(count) / u128::from(count.min(TRIED))) as u64;
+            match grid.build_from_values(combination) {
+                Ok(_) => return Ok(None),
+                Err(BuildFailure::Fault(why)) => return Err(why),
+                Err(BuildFailure::Refused(why)) if refusal.as_ref().is_none_or(|known| *known == why) => {
+                    refusal = Some(why);
+                }
+                Err(BuildFailure::Refused(_)) => return Ok(None),
+            }
+        }
+        Ok(refusal)
+    }
+
     /// The rule that the chip nearest to feasibility breaks: the smallest ratio of need to limit, among chips within
-    /// the other limits. Only a sample of combinations, spread evenly over the space, is built. `None` if the sample
+    /// `limits`. Only a sample of combinations, spread evenly over the space, is built. `None` if the sample
     /// has no such chip, or for PHAZE's grid.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
-    pub fn nearest_unbuildable(&self) -> Result<Option<Unbuildable>, String> {
+    pub fn nearest_unbuildable(&self, limits: &ChipLimits) -> Result<Option<Unbuildable>, String> {
         let SpaceKind::Grid(grid) = &self.kind else { return Ok(None) };
         let count = grid.combination_count().unwrap_or(u64::MAX);
         let step = count.div_ceil(SAMPLED).max(1);
@@ -110,11 +136,11 @@ impl Space {
                 Err(BuildFailure::Fault(why)) => return Err(why),
             };
             let CheckedFigures { figures, exceeded } =
-                self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+                limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
             if !matches!(exceeded, Some(OutsideReason::Unbuildable(_))) {
                 continue;
             }
-            let broken = self.limits.find_unbuildable(&chip, &figures).map_err(|why| why.to_string())?;
+            let broken = limits.find_unbuildable(&chip, &figures).map_err(|why| why.to_string())?;
             let excess = |broken: &Unbuildable| broken.need / broken.have.max(f64::MIN_POSITIVE);
             nearest = nearest.into_iter().chain(broken).min_by(|a, b| excess(a).total_cmp(&excess(b)));
         }

@@ -255,6 +255,13 @@ impl Space {
         }
     }
 
+    /// True if a bound on all chips of the space shows that none is within the limits.
+    #[must_use]
+    pub fn exceeds_limits_everywhere(&self) -> bool {
+        let whole = self.whole_region().map(|region| self.enclose_boxes(&region));
+        matches!(whole, Some(Ok(Enclosed::Outside(_))))
+    }
+
     /// True if the limits leave no chip. False for every space searched in boxes, where no chip is built yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {

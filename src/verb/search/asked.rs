@@ -187,6 +187,12 @@ impl StudyOverrides {
         Some(format!("{flag}: {of}"))
     }
 
+    /// Returns the flags `--set` as they were given; `None` without any.
+    pub fn set_flags(&self) -> Option<String> {
+        let flags: Vec<String> = self.set.iter().map(|set| format!("--set {set}")).collect();
+        (!flags.is_empty()).then(|| flags.join(" "))
+    }
+
     /// Returns the dimensions that flags set.
     fn fixed_dimensions(&self) -> Result<Vec<FixedDimension>, Failure> {
         let mut fixed: Vec<FixedDimension> = Vec::new();

@@ -535,7 +535,16 @@ fn design_space(
     let fault = |why: String| {
         failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)))
     };
-    Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+    let space = Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits);
+    let space = space.map_err(fault)?;
+    match space.refusal_of_all().map_err(fault)? {
+        Some(why) => Err(failure::file_failure(
+            asked.set_flags().unwrap_or_else(|| format!("{name}: space.dimensions")),
+            format!("no combination of the dimensions is a chip: {why}"),
+            "",
+        )),
+        None => Ok(space),
+    }
 }
 
 /// Reads the chip that the space's chips are compared with, under the study's constants.

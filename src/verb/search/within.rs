@@ -15,8 +15,10 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
         false => Ok((alone, "or", "each alone leaves one")),
         true => cures_of_limits(space, &unlimited).map(|all| (all, "and", "no chip is nearer to any of the limits")),
     });
-    match space.nearest_unbuildable() {
-        Ok(Some(broken)) if said.as_ref().is_ok_and(|(cures, ..)| cures.is_empty()) => {
+    // A chip that exceeds a limit is not looked at further, so it may break a rule of building too.
+    let no_cure = said.as_ref().is_ok_and(|(cures, ..)| cures.is_empty());
+    match if no_cure { space.nearest_unbuildable(&unlimited) } else { Ok(None) } {
+        Ok(Some(broken)) => {
             let cure = broken.rule.cure();
             return failure::file_failure(
                 name,
@@ -24,7 +26,7 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
                 format!("the nearest breaks {broken}: {cure}, or lift the limits (--no-build-limits)"),
             );
         }
-        Ok(_) => {}
+        Ok(None) => {}
         Err(why) => return failure::file_failure(Study::place(name, &why), why, ""),
     }
     let (cures, joined, why) = match said {
