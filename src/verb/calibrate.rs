@@ -105,8 +105,7 @@ pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), 
     };
     let (only, out, format) = (&arguments.only[..], arguments.out.as_deref(), arguments.format);
     let fit = Fit { chip, data, only, out, format };
-    // If the file cannot be opened, the error is reported once the chip is known.
-    let Ok(text) = measured::validate::read_measured_file(data) else { return chip::calibrate_chip(&fit, call) };
+    let text = measured::validate::read_measured_file(data).or_input()?;
     // The kind of a log does not depend on the chip or the fabric, even if the log leaves them open.
     let log = interop::log::rows_of_log(data, &text, LogContext::default()).or_input()?;
     match measured::validate::recognise_contents(data, log.as_ref().unwrap_or(&text)).or_input()? {

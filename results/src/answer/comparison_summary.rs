@@ -7,6 +7,9 @@ use sim::units::SquareMillimeters;
 /// The mark of a lead that is too close to call.
 const CLOSE: &str = "?: too close to call, by the model's error between designs.\n";
 
+/// The same for energies, of which no pairs were measured.
+const CLOSE_BY_STEPS: &str = "?: too close to call, by the model's error of the steps; no energies were measured.\n";
+
 /// The longest head of a column; a longer text stands above the table.
 const LONGEST_HEAD: usize = 32;
 
@@ -23,21 +26,12 @@ impl Comparison {
         !first && self.lead_over(entry).is_some() && self.is_too_close(entry).unwrap_or(false)
     }
 
-    /// The entries that compare a built chip with the found one: on its links, both ideal, as sold.
-    fn standings_of_chip(&self, chip: &str) -> [Option<&ComparisonEntry>; 3] {
-        [BaselineStanding::SameFabric, BaselineStanding::Ideal, BaselineStanding::AsSold].map(|standing| {
-            let is_same = |entry: &&ComparisonEntry| {
-                entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing)
-            };
-            self.entries.iter().find(is_same)
-        })
-    }
-
     /// Returns the comparison in a few lines: the entries at the positions `main` by the objective, their chips and
     /// plans, and the first one's lead over built chips. `models` has the same comparison for each of several models,
     /// with its name. `bad_ends` adds the bad end of each step.
     #[must_use]
     pub fn to_summary(&self, main: &[usize], models: &[(String, &Self)], bad_ends: bool) -> String {
+        let next = main.get(1).copied();
         let mut text: String = self.differences.iter().map(|difference| fold_line(difference)).collect();
         text.push_str(&self.main_table(main, models, bad_ends));
         let mut marked = std::iter::once(self).chain(models.iter().map(|(_, of)| *of));
@@ -52,11 +46,18 @@ impl Comparison {
         };
         let pairs: Vec<(&str, String)> = main.iter().map(|e| (e.label.as_str(), what(e))).collect();
         text.push_str(&format_fields(&pairs));
-        let against = self.against_text(None);
-        if open && !self.marks_built_chips() {
-            text.push_str(CLOSE);
+        // Built chips of further runs stand on the networks and stacks of those runs.
+        let of_first = self.entries.get(..next.unwrap_or(self.entries.len())).unwrap_or_default();
+        let against = self.against_entries(of_first, None);
+        if open && !against.ends_with(self.close_text()) {
+            text.push_str(self.close_text());
         }
         text + &against
+    }
+
+    /// The meaning of the mark.
+    fn close_text(&self) -> &'static str {
+        if self.objective.minimises_energy() { CLOSE_BY_STEPS } else { CLOSE }
     }
 
     /// Returns the table of the main entries.
@@ -113,8 +114,13 @@ impl Comparison {
     /// chips. `model` is the name of the model, for one of several.
     #[must_use]
     pub fn against_text(&self, model: Option<&str>) -> String {
+        self.against_entries(&self.entries, model)
+    }
+
+    /// As [`Self::against_text`], with the built chips among `entries`, which are entries of this comparison.
+    fn against_entries(&self, entries: &[ComparisonEntry], model: Option<&str>) -> String {
         let mut chips: Vec<&str> = Vec::new();
-        for entry in &self.entries {
+        for entry in entries {
             let chip = entry.baseline.as_ref().map(|of| of.chip.as_str());
             chips.extend(chip.filter(|chip| !chips.contains(chip)));
         }
@@ -128,7 +134,13 @@ impl Comparison {
         let mut table = TextTable::new([head, "on its links", "both ideal", "as sold", "area", "peak W"])
             .keep_columns(&["on its links", "both ideal", "as sold"]);
         for chip in chips {
-            let [links, ideal, sold] = self.standings_of_chip(chip);
+            let [links, ideal, sold] =
+                [BaselineStanding::SameFabric, BaselineStanding::Ideal, BaselineStanding::AsSold].map(|standing| {
+                    let is_same = |entry: &&ComparisonEntry| {
+                        entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing)
+                    };
+                    entries.iter().find(is_same)
+                });
             let any = sold.or(links).or(ideal);
             let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
             let lead = |entry: Option<&ComparisonEntry>| entry.map_or_else(|| "- ".to_owned(), |of| self.lead_cell(of));
@@ -141,11 +153,7 @@ impl Comparison {
                 number(any.and_then(|entry| entry.peak_power_w)),
             ]);
         }
-        format!("\n{above}{}{}", table.render(), if self.marks_built_chips() { CLOSE } else { "" })
-    }
-
-    /// True if the lead over a built chip has the mark.
-    fn marks_built_chips(&self) -> bool {
-        self.entries.iter().any(|entry| entry.baseline.is_some() && self.is_open(entry))
+        let marked = entries.iter().any(|entry| entry.baseline.is_some() && self.is_open(entry));
+        format!("\n{above}{}{}", table.render(), if marked { self.close_text() } else { "" })
     }
 }

@@ -164,17 +164,29 @@ impl DecisionRecord {
                 format!("open: {}", words.join(", "))
             }
         };
+        // A design that cannot run loses all. If that is so in more than 5 of 100 draws, `regret_95` says no more.
+        let at_most = match self.regret_95 {
+            1.0.. => String::new(),
+            most => format!(", at most {} in 95 of 100 draws", format_percent(most)),
+        };
+        let left_out = match self.left_out {
+            0 => String::new(),
+            count => format!(" (in {count} more no design runs)"),
+        };
         let lost = match self.found_lost() {
             0.0 => String::new(),
-            lost => format!("; it cannot run in {} of the draws", format_percent(lost)),
+            lost => format!("; in {} of them it cannot run and loses all", format_percent(lost)),
+        };
+        let over = match self.finalists.first().map_or(0.0, |found| found.over_limits) {
+            0.0 => String::new(),
+            over => format!("; in {} it exceeds a limit of area, cost or building", format_percent(over)),
         };
         format!(
-            "best in {} of {} draws of what is not known; choosing it costs {} on average, at most {} in 95 of 100 \
-            draws{lost}; {open}; robust choice: {}",
+            "best in {} of {} draws of what is not known{left_out}; choosing it costs {} on \
+            average{at_most}{lost}{over}; {open}; robust choice: {}",
             format_percent(self.probability_best),
             self.draws,
             format_percent(self.regret_expected),
-            format_percent(self.regret_95),
             if self.robust.is_found { "the same" } else { &self.robust.differs_in }
         )
     }

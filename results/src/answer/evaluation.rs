@@ -1,6 +1,5 @@
 //! The answer of `coplace evaluate` as data: one plan of one job. Described in `docs/json.md`.
 
-use crate::answer::evidence::fit_probability;
 use crate::answer::plan::{PlanCounts, one_line, reason_without_plan};
 use crate::answer::step::{ExplainedPlan, JobRecord, StepRecord};
 use search::ask::Question;
@@ -79,11 +78,7 @@ impl EvaluateAnswer {
                 .as_ref()
                 .filter(|_| best.is_none())
                 .map(|(plan, why)| ShortfallRecord::new(plan, why)),
-            result: best.map(|(ranked, explained)| {
-                let mut record = StepRecord::from_explained(job, ranked, explained);
-                record.plan.fit_probability = fit_probability(job, ranked);
-                record
-            }),
+            result: best.map(|(ranked, explained)| StepRecord::from_explained(job, ranked, explained)),
             asked: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The record of a job and of one plan with explained figures, as `evaluate` shows it. `plan` shows the same for its
 //! fastest plan, without the kernels. `docs/json.md` describes the record.
 
-use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, stage_rows};
+use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row_with_fit, stage_rows};
 use crate::answer::timeline::{self, TimelineRow};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
@@ -320,7 +320,7 @@ impl StepRecord {
             fraction: part.time / why.time.total,
         };
         Self {
-            plan: plan_row(job, ranked),
+            plan: plan_row_with_fit(job, ranked),
             time: TimeRecord::from_plan(job, ranked),
             energy: EnergyRecord::from_plan(job, ranked),
             time_shares: why.parts.iter().map(share).collect(),

@@ -1,6 +1,6 @@
 //! Runs side by side: for one model by their rates; for several models by their mean and model by model.
 
-use crate::answer::comparison::{Comparison, ComparisonEntry};
+use crate::answer::comparison::{ChipEfficiency, Comparison, ComparisonEntry};
 use crate::run::front::{DesignMeasures, FrontQuantity, MeanRatios, StepScope};
 use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::run::search_run::SearchRun;
@@ -247,6 +247,18 @@ pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String>
     }
     if a.global_batch_sequences != b.global_batch_sequences {
         parts.push(format!("{} sequences per step", format_count(b.global_batch_sequences)));
+    }
+    if a.stack != b.stack {
+        parts.push(format!("under the stack {}", b.stack));
+    }
+    if a.plans != b.plans {
+        parts.push(format!("plans: {}", b.plans));
+    }
+    let efficiency = |run: &SearchRun| Some(ChipEfficiency::from(run.record.asked.space()?.efficiency()));
+    if let (Some(one), Some(other)) = (efficiency(first), efficiency(run))
+        && one != other
+    {
+        parts.push(format!("chips of {other} efficiency, not {one}"));
     }
     if a.objective != b.objective {
         parts.push(format!("searched for {}", b.objective));

@@ -1,6 +1,7 @@
 //! The answer of a search in a few lines: the design, the reasons, its certainty, its baselines, and the next steps.
 
-use crate::answer::plan::one_line;
+use super::evidence::format_chance;
+use crate::answer::plan::{PlanRow, one_line};
 use crate::run::record::{BestDesign, Certificate, Proof, SearchRecord};
 use crate::text::{
     fold_line, format_area, format_count, format_fields, format_percent, format_rate, format_seconds,
@@ -27,7 +28,7 @@ pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
     let facts: Vec<String> = facts.into_iter().flatten().collect();
     let mut pairs = vec![("best chip", design.describe_chip()), ("", facts.join(", "))];
     if best.models.is_empty() {
-        pairs.push(("plan", one_line(&best.step.plan.plan)));
+        pairs.push(("plan", plan_text(&best.step.plan)));
     }
     pairs.push(("value", objective_text(record, best)));
     pairs.push(("why", why_text(best)));
@@ -43,7 +44,7 @@ pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
             model.model,
             format_rate(model.step.time.tokens_per_s),
             format_significant(model.times_reference, 4),
-            one_line(&model.step.plan.plan)
+            plan_text(&model.step.plan)
         )));
     }
     let comparisons = record.comparison.iter().map(|comparison| (None, comparison));
@@ -59,6 +60,12 @@ pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
         page), and this with --details."
     )));
     text
+}
+
+/// Returns a plan in one line, with the chance that it fits the memory.
+fn plan_text(row: &PlanRow) -> String {
+    let chance = row.fit_probability.map(|chance| format!("; fits memory with a chance of {}", format_chance(chance)));
+    one_line(&row.plan) + &chance.unwrap_or_default()
 }
 
 fn nothing_found(record: &SearchRecord) -> String {
@@ -103,8 +110,11 @@ fn proof_text(certificate: &Certificate) -> String {
     let among = format!("of {} designs", format_count(certificate.designs));
     let because = certificate.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
     let proof = match (certificate.proof, certificate.gap) {
-        (Proof::Proven, _) => format!("none {among} is better, in this model"),
-        (Proof::Gap, Some(gap)) => format!("none {among} is better by more than {:.3} %, in this model", gap * 100.0),
+        (Proof::Proven, _) => format!("none {among} is better, in this model and under the study's plans"),
+        (Proof::Gap, Some(gap)) => format!(
+            "none {among} is better by more than {:.3} %, in this model and under the study's plans",
+            gap * 100.0
+        ),
         (Proof::Gap, None) => "none: the search stopped before it had a bound".to_owned(),
         (Proof::Infeasible, _) => format!("none {among} runs the model"),
     };
