@@ -243,13 +243,12 @@ const PLAN_COLUMNS: [&str; 22] = [
 ];
 
 /// The columns that a narrow screen keeps longest.
-const KEPT: [&str; 16] = [
+const KEPT: [&str; 13] = [
     "t",
     "p",
     "d",
     "c",
     "e",
-    "v",
     "micro-batch",
     "ZeRO",
     "recompute",
@@ -258,8 +257,6 @@ const KEPT: [&str; 16] = [
     "MFU",
     "GiB",
     "fits",
-    "mapped s",
-    "discouraged",
 ];
 
 /// Finds the fastest listed plan that the software's framework can run; returns its index. `None` if it can run none.
@@ -331,7 +328,7 @@ fn numbers_by_reason<'a>(
 
 fn plans_table(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
-    let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s")))
+    let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("unmapped s")))
         .align_column(0, ColumnAlign::Right)
         .keep_columns(&KEPT);
     for column in [7, 8, 9, 12, 13, 19, 20, 21] {
@@ -358,7 +355,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
             l.sharding_words(),
             if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
             recompute_cell(&row.plan.activations),
-            format_significant(row.step_s, 4),
+            format_significant(row.mapped_step_s.unwrap_or(row.step_s), 4),
             format_rate(row.tokens_per_s),
             format_percent(row.mfu),
             format!("{:.1}", row.peak_gib),
@@ -367,7 +364,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
             if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
             row.discouraged.as_deref().map_or("-", verdict_of_reason).to_owned(),
         ];
-        cells.extend(row.mapped_step_s.map(|step| format_significant(step, 4)));
+        cells.extend(row.mapped_step_s.map(|_| format_significant(row.step_s, 4)));
         table.add_row(cells);
     }
     let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20, 21]);
@@ -386,8 +383,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
     }
     if mapped {
         text.push_str(
-            "step s: with ranks in the order of the devices; mapped s: with each plan's ranks in the best mapping \
-            found.\n",
+            "step s: with each plan's ranks in the best mapping found; unmapped s: in the order of the devices.\n",
         );
     }
     text

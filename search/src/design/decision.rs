@@ -6,7 +6,7 @@ use super::draws::{ConstantDraws, InfluentialConstants};
 use super::{DesignAnswer, DesignSearch};
 use crate::random::SeededRandom;
 use crate::runner::Verdict;
-use crate::space::{DesignId, Space};
+use crate::space::{ChipLimits, DesignId, Space};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -226,11 +226,12 @@ fn evaluate_under_draws(search: &DesignSearch<'_>, spaces: &[Space], ids: &[Desi
     (0..ids.len()).map(|design| by_draw.iter().map(|values| values[design]).collect()).collect()
 }
 
-/// True if a design takes more power than allowed even at its lowest clock.
+/// True if a design takes more power than allowed even at its lowest clock. A lower limit that the search chose to save
+/// energy does not count: the chip then runs at its lowest clock.
 fn exceeds_power(space: &Space, id: DesignId) -> bool {
     let Ok(chip) = space.chip_of_design(id) else { return true };
     let figures = space.figures_of_design(id, &chip);
-    let most = space.limits().power_limit(&chip, figures.area);
+    let most = ChipLimits { lower_to_w: None, ..*space.limits() }.power_limit(&chip, figures.area);
     // The lowered clock meets the limit only up to a tolerance.
     most.is_some_and(|limit| figures.peak_power.0 > limit.most.0 * (1.0 + 1e-6))
 }

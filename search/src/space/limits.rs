@@ -188,12 +188,14 @@ impl ChipLimits {
     }
 
     /// Lowers a chip's clock to meet the power limit and the limit of cooling. A chip that exceeds the limit even at
-    /// its lowest clock is not changed.
+    /// its lowest clock is not changed, unless the search chose a lower limit: then it gets its lowest clock.
     pub fn lower_clock(&self, chip: &mut Accelerator) {
         let area = chip_area(chip).map(|parts| parts.total_area());
         let limit = area.ok().and_then(|area| self.power_limit(chip, area));
-        if let Some(slow) = limit.and_then(|limit| lower_clock_to_power(chip, limit.most)) {
-            *chip = slow;
+        match limit.and_then(|limit| lower_clock_to_power(chip, limit.most)) {
+            Some(slow) => *chip = slow,
+            None if self.lower_to_w.is_some() => *chip = lower_clock(chip, lowest_clock(chip)),
+            None => {}
         }
     }
 
