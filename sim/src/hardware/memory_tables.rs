@@ -76,11 +76,36 @@ enum KindKey {
 }
 
 impl MemoryTable {
-    /// True if the file removes the level by a capacity of zero. Its other figures then do not matter. Only a level
-    /// with a path around it can be removed: no kernel is slower with such a level than without it.
-    fn is_absent(&self, kind: MemoryKind) -> bool {
-        let capacities = [self.capacity_kib, self.capacity_mib, self.capacity_gib, self.capacity_gb];
-        kind.has_bypass() && capacities.contains(&Some(0.0))
+    /// The key of a capacity of zero, by which a file removes a level.
+    fn zero_capacity(&self) -> Option<&'static str> {
+        let capacities = [
+            ("capacity_kib", self.capacity_kib),
+            ("capacity_mib", self.capacity_mib),
+            ("capacity_gib", self.capacity_gib),
+            ("capacity_gb", self.capacity_gb),
+        ];
+        capacities.into_iter().find_map(|(key, capacity)| (capacity == Some(0.0)).then_some(key))
+    }
+
+    /// A capacity of zero of a level that data cannot go around. Such a level may make kernels slower than they are
+    /// without it, so a search could not bound its capacities from zero on.
+    fn zero_capacity_fault(&self, key: &str, kind: MemoryKind, device_memory: bool) -> FileFault {
+        let (limit, cure) = match (kind, self.scope) {
+            _ if device_memory => ("the outermost memory holds the model and cannot be left out", "give its capacity"),
+            (_, MemoryScope::Core) => (
+                "only a level that data can go around can be left out, and nothing goes around a core's own memory",
+                "give its capacity, or remove its [[memory]] table",
+            ),
+            (MemoryKind::Cache, _) => (
+                "only a level that data can go around can be left out, and nothing goes around a cache",
+                "give its capacity, write kind = \"scratchpad\", or remove its [[memory]] table",
+            ),
+            (MemoryKind::Scratchpad { .. }, _) => (
+                "only a level that data can go around can be left out, and bypass = false denies the way around it",
+                "give its capacity, write bypass = true, or remove its [[memory]] table",
+            ),
+        };
+        FileFault::new(format!("memory.{}.{key}", self.name), 0, limit, cure)
     }
 
     /// Returns the kind of a memory. A shared memory without a stated kind sees all traffic, as a cache does. A path
@@ -110,11 +135,20 @@ pub(super) fn build_levels(
 ) -> (Vec<MemoryLevel>, bool) {
     let (mut levels, mut complete) = (Vec::with_capacity(tables.len()), true);
     for (index, memory) in tables.iter().enumerate() {
-        let kind = memory.memory_kind(index + 1 == tables.len(), faults);
-        if !memory.is_absent(kind) {
-            let level = build_level(memory, kind, basis, faults);
-            complete &= level.is_some();
-            levels.extend(level);
+        let device_memory = index + 1 == tables.len();
+        let kind = memory.memory_kind(device_memory, faults);
+        match memory.zero_capacity() {
+            // The other figures of a level that is left out do not matter.
+            Some(_) if kind.has_bypass() => {}
+            Some(key) => {
+                faults.push(memory.zero_capacity_fault(key, kind, device_memory));
+                complete = false;
+            }
+            None => {
+                let level = build_level(memory, kind, basis, faults);
+                complete &= level.is_some();
+                levels.extend(level);
+            }
         }
     }
     (levels, complete)

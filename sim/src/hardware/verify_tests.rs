@@ -57,8 +57,6 @@ fn contradictions_are_named() {
     let expected = "my_chip.toml: memory.vmem.capacity = 268435456 B: exceeds the 134217728 B of cmem, the memory around it; \
                     list memories innermost first, or correct one of the two";
     assert_eq!(text, expected);
-    let text = faults_of(&[through, ("capacity_mib = 128", "capacity_mib = 0")]);
-    assert_eq!(text, "my_chip.toml: memory.cmem.capacity_mib = 0: must be positive and finite; correct it");
     let text = faults_of(&[(CMEM, "kind = \"cache\"\nbypass = true\ncapacity_mib = 128")]);
     let expected = "my_chip.toml: memory.cmem.bypass = true: only a scratchpad that cores share and that is on the die \
                     has a path around it; remove it, or write kind = \"scratchpad\"";
@@ -70,6 +68,57 @@ fn contradictions_are_named() {
     let text = faults_of(&[("static_w = 90", "static_w = 200")]);
     let expected = "my_chip.toml: energy.static_w = 200: reaches the published 192 W that the chip draws at work; give the idle power";
     assert_eq!(text, expected);
+}
+
+/// A capacity of zero leaves out only what data can go around; the fault says why, and its cures work.
+#[test]
+fn a_level_that_data_cannot_go_around_is_not_left_out() {
+    const CMEM: &str = "kind = \"scratchpad\"\ncapacity_mib = 128";
+    let around = "only a level that data can go around can be left out, and";
+    let cases = [
+        (
+            [("capacity_mib = 16\n", "capacity_mib = 0\n")],
+            "memory.vmem.capacity_mib",
+            format!(
+                "{around} nothing goes around a core's own memory; give its capacity, or remove its [[memory]] table"
+            ),
+        ),
+        (
+            [(CMEM, "kind = \"cache\"\ncapacity_mib = 0")],
+            "memory.cmem.capacity_mib",
+            format!(
+                "{around} nothing goes around a cache; give its capacity, write kind = \"scratchpad\", or remove its \
+                 [[memory]] table"
+            ),
+        ),
+        (
+            [(CMEM, "kind = \"scratchpad\"\nbypass = false\ncapacity_mib = 0")],
+            "memory.cmem.capacity_mib",
+            format!(
+                "{around} bypass = false denies the way around it; give its capacity, write bypass = true, or remove \
+                 its [[memory]] table"
+            ),
+        ),
+        (
+            [("capacity_gib = 32\n", "capacity_gib = 0\n")],
+            "memory.hbm.capacity_gib",
+            "the outermost memory holds the model and cannot be left out; give its capacity".to_owned(),
+        ),
+    ];
+    for (changes, key, why) in cases {
+        let text = faults_of(&changes);
+        assert!(text.starts_with(&format!("my_chip.toml: {key} = 0: {why}")), "{text}");
+    }
+    // The cures: a scratchpad with a way around it, and a file without the level.
+    let file = include_str!("../../templates/chips/tpu_v4.toml");
+    let without_cmem = ChipTemplate::from_toml_str(&file.replace("capacity_mib = 128", "capacity_mib = 0"), "a.toml");
+    assert!(without_cmem.unwrap().accelerator.on_chip.iter().all(|level| level.name != "cmem"));
+    let tables: Vec<&str> = file.split("[[memory]]").collect();
+    let lines = |text: &str| text.lines().filter(|line| !line.contains("\"memory.vmem")).collect::<Vec<_>>().join("\n");
+    let without_vmem = lines(&[tables[0], &tables[2..].join("[[memory]]")].join("[[memory]]"));
+    let chip = ChipTemplate::from_toml_str(&without_vmem, "b.toml").unwrap().accelerator;
+    assert_eq!(chip.on_chip.iter().map(|level| level.name.as_str()).collect::<Vec<_>>(), ["cmem"]);
+    assert!(crate::cost::CostModel::new(chip).is_ok());
 }
 
 #[test]
