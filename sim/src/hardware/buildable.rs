@@ -3,7 +3,7 @@
 
 use super::area::{AreaError, BaseDies, Floorplan};
 use super::constants::Constants;
-use super::{Accelerator, AreaModel, chip_area};
+use super::{Accelerator, AreaModel, MemoryKind, MemoryLevel, MemoryScope, chip_area, sustained_power};
 use crate::limits::format_number;
 use crate::units::{SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,26 @@ pub enum BuildRule {
     Shoreline,
     /// Dies and stacks share a package.
     Package,
+    /// Each compute die holds at least one core.
+    DieCores,
+    /// Links between compute dies carry the traffic of the memories that all cores share.
+    DieToDie,
     /// A cooler removes a limited power per area.
     PowerDensity,
 }
 
 impl BuildRule {
     /// All rules, in the order in which they are checked.
-    pub const ALL: [Self; 6] =
-        [Self::Reticle, Self::HbmSides, Self::HbmRate, Self::Shoreline, Self::Package, Self::PowerDensity];
+    pub const ALL: [Self; 8] = [
+        Self::Reticle,
+        Self::HbmSides,
+        Self::HbmRate,
+        Self::Shoreline,
+        Self::Package,
+        Self::DieCores,
+        Self::DieToDie,
+        Self::PowerDensity,
+    ];
 
     /// Its name in answers.
     #[must_use]
@@ -41,6 +53,8 @@ impl BuildRule {
             Self::HbmRate => "hbm_rate",
             Self::Shoreline => "shoreline",
             Self::Package => "package",
+            Self::DieCores => "die_cores",
+            Self::DieToDie => "die_to_die",
             Self::PowerDensity => "power_density",
         }
     }
@@ -54,6 +68,8 @@ impl BuildRule {
             Self::HbmRate => "GB/s of HBM",
             Self::Shoreline => "mm of a die's edge",
             Self::Package => "mm² of dies and HBM stacks in a package",
+            Self::DieCores => "cores, one on each die",
+            Self::DieToDie => "GB/s between the compute dies, both directions",
             Self::PowerDensity => "W on the compute dies",
         }
     }
@@ -67,6 +83,8 @@ impl BuildRule {
             Self::HbmRate => "take more stacks or a newer generation (area.hbm_stacks, area.hbm_generation)",
             Self::Shoreline => "take fewer links or stacks, or a larger die (area.links, area.hbm_stacks)",
             Self::Package => "take fewer dies or stacks",
+            Self::DieCores => "take fewer dies or more cores (area.dies, area.cores)",
+            Self::DieToDie => "join the dies by faster links, or take fewer dies (area.die_to_die_tb_per_s, area.dies)",
             Self::PowerDensity => "take fewer or slower units, or more area",
         }
     }
@@ -87,6 +105,14 @@ impl fmt::Display for Unbuildable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let figure = |value: f64| format_number((value * 10.0).round() / 10.0);
         write!(f, "{}: needs {} of {} {}", self.rule.name(), figure(self.need), figure(self.have), self.rule.subject())
+    }
+}
+
+impl Unbuildable {
+    /// Describes the rule, the need, the supply, and the change that helps.
+    #[must_use]
+    pub fn describe_with_cure(&self) -> String {
+        format!("{self}; {}", self.rule.cure())
     }
 }
 
@@ -130,6 +156,32 @@ fn die_count(chip: &Accelerator) -> f64 {
         AreaModel::UnitAreas(plan) => f64::from(plan.dies.max(1)),
         AreaModel::Phaze22nm | AreaModel::Undisclosed => 1.0,
     }
+}
+
+/// Returns the mean number of borders between dies that a byte crosses if every die sends as much to every die, itself
+/// included: 1/2 of two dies, 1 of four. The dies stand in rows, as near to a square as they can.
+fn mean_border_crossings(dies: u32) -> f64 {
+    let columns = f64::from(dies).sqrt().ceil();
+    let (all, width) = (f64::from(dies), columns as u32);
+    let (full_rows, rest) = (dies / width, dies % width);
+    let left_of_column = |column: u32| f64::from(column * full_rows + column.min(rest));
+    let above_row = |row: u32| f64::from(row * width);
+    let on_one_side = (1..width).map(left_of_column).chain((1..=full_rows).map(above_row));
+    on_one_side.map(|near| 2.0 * near * (all - near)).sum::<f64>() / (all * all)
+}
+
+/// Returns the largest rate, in B/s, of the memories of which all cores share one copy: the device's memory and shared
+/// scratchpads. Reads and writes that share a port share its rate. A shared cache is left out, because each die caches
+/// what its own cores read. The rates are those at the designed clock.
+fn shared_traffic(chip: &Accelerator) -> f64 {
+    let designed = chip.lowered.map_or(1.0, |lowered| lowered.from.0 / chip.clock.0);
+    let rate = |level: &MemoryLevel| {
+        let (read, write) = (level.read_bandwidth.0, level.write_bandwidth.0);
+        let both = if level.ports <= 1 { read.max(write) } else { read + write };
+        if level.is_dram() { both } else { both * designed }
+    };
+    let is_shared = |level: &&MemoryLevel| level.scope == MemoryScope::Chip && level.kind != MemoryKind::Cache;
+    chip.on_chip.iter().filter(is_shared).map(rate).fold(rate(&chip.hbm), f64::max)
 }
 
 /// Returns the area of as many dies as a chip has, each as large as the reticle.
@@ -184,17 +236,26 @@ impl BuildRange<'_> {
                 let least = small.package_silicon(constants, self.least);
                 Some((least.0, package.interposer_area))
             }
-            BuildRule::Reticle | BuildRule::HbmRate | BuildRule::PowerDensity => None,
+            BuildRule::DieCores => Some((f64::from(small.dies), f64::from(large.cores))),
+            // Base dies join the compute dies on them; the links between base dies are in the base dies' area.
+            BuildRule::DieToDie if small.dies > 1 && small.base.is_none() => {
+                let crossing = mean_border_crossings(small.dies) * shared_traffic(self.small) / 1e9;
+                Some((crossing, large.die_to_die_tb_per_s * 1e3))
+            }
+            BuildRule::Reticle | BuildRule::HbmRate | BuildRule::DieToDie | BuildRule::PowerDensity => None,
         }
     }
 
-    fn first_broken(&self) -> Option<Unbuildable> {
-        let broken = |rule: BuildRule| {
+    fn broken_rules(&self) -> impl Iterator<Item = Unbuildable> {
+        BuildRule::ALL.into_iter().filter_map(|rule| {
             let (need, have) = self.need_and_supply(rule)?;
-            (need > have * (1.0 + ROUNDING)).then_some(Unbuildable { rule, need, have })
-        };
-        BuildRule::ALL.into_iter().find_map(broken)
+            find_shortfall(rule, need, have)
+        })
     }
+}
+
+fn find_shortfall(rule: BuildRule, need: f64, have: f64) -> Option<Unbuildable> {
+    (need > have * (1.0 + ROUNDING)).then_some(Unbuildable { rule, need, have })
 }
 
 /// Returns the first rule that a chip breaks, except heat (see [`cooled_power`]).
@@ -203,7 +264,22 @@ impl BuildRange<'_> {
 /// [`AreaError`] if the chip has no area model.
 pub fn find_unbuildable(chip: &Accelerator) -> Result<Option<Unbuildable>, AreaError> {
     let area = chip_area(chip)?.total_area();
-    Ok(BuildRange { small: chip, large: chip, least: area, most: area }.first_broken())
+    Ok(BuildRange { small: chip, large: chip, least: area, most: area }.broken_rules().next())
+}
+
+/// Returns all rules that a chip breaks, heat included. Its power is that of its heaviest sustained load, or the
+/// published limit to which it is held, if that is lower. PHAZE's tables leave parts of the dies out, so heat is not
+/// checked with them.
+///
+/// # Errors
+/// [`AreaError`] if the chip has no area model.
+pub fn list_broken_rules(chip: &Accelerator) -> Result<Vec<Unbuildable>, AreaError> {
+    let area = chip_area(chip)?.total_area();
+    let peak = sustained_power(chip).peak_power();
+    let power = chip.published.tdp.map_or(peak, |limit| limit.min(peak));
+    let whole_dies = matches!(chip.area_model, AreaModel::UnitAreas(_));
+    let hot = find_shortfall(BuildRule::PowerDensity, power.0, cooled_power(chip, area).0).filter(|_| whole_dies);
+    Ok(BuildRange { small: chip, large: chip, least: area, most: area }.broken_rules().chain(hot).collect())
 }
 
 /// Returns a rule that every chip between two breaks, or `None`. `small` has the least of each numeric field and
@@ -216,7 +292,7 @@ pub fn find_unbuildable_between(
     least: SquareMillimeters,
     most: SquareMillimeters,
 ) -> Option<Unbuildable> {
-    BuildRange { small, large, least, most }.first_broken()
+    BuildRange { small, large, least, most }.broken_rules().next()
 }
 
 /// Returns the largest power that a cooler can remove from a chip whose compute dies have this area. Dies that stand on

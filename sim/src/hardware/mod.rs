@@ -37,6 +37,7 @@ pub use accumulators::{Accumulation, AccumulatorMemory};
 pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
 pub use buildable::{
     BuildRule, Unbuildable, cooled_power, find_unbuildable, find_unbuildable_between, largest_compute_area,
+    list_broken_rules,
 };
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
