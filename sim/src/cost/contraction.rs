@@ -96,10 +96,9 @@ pub(super) fn latency_of_contraction(
     let overhead = overhead_seconds(model, view);
     // Rounded up, so that rounding does not prune an equally fast mapping.
     let limit = (known - overhead) * (1.0 + 1e-12);
-    let least_compute = Some(least_array_cycles(machine, view, &p) * (1.0 - 1e-9));
-    let mut best = BestMapping { fastest: limit, chosen: None, prune: true, least_compute };
+    let mut best = BestMapping::below_limit(limit, Some(least_compute_seconds(machine, view, &p)));
     search_mappings(machine, view, &p, &compute_outer_traffic(machine, view, &p), model.effort, &mut best);
-    best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
+    if best.is_found() { known.min(overhead + best.fastest) } else { known }
 }
 
 /// Returns the cost of a contraction, with the elementwise work on its result while the result is on chip.
@@ -119,7 +118,8 @@ pub(super) fn cost_of_contraction(
         return library::cost_of_product(model, view, library, c, &p, operations);
     }
     let outer = compute_outer_traffic(machine, view, &p);
-    let (time, mapped) = fastest_mapping(machine, view, &p, &outer, model.effort, true);
+    let least_compute = Some(least_compute_seconds(machine, view, &p));
+    let (time, mapped) = fastest_mapping(machine, view, &p, &outer, model.effort, least_compute);
     let overhead = overhead_seconds(model, view);
     let total = overhead + time;
     let traffic = traffic_of_mapping(view, &p, &outer, &mapped);
@@ -150,18 +150,9 @@ fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTra
         let reread = if i == shared.park { shared.partials } else { 0.0 };
         traffic.add_traffic(level.index, read + reread, written);
     }
-    // If K is cut, partial results leave the cores.
-    let whole = shared.partials == 0.0;
-    let results = if whole { p.written_bytes() } else { shared.partials + p.epilogue_written };
-    let passing = results + p.epilogue_read;
-    let innermost = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
-        let (inward, sums) = match i == innermost {
-            true => (mapped.into_arrays, mapped.local_sums),
-            false => (shared.into_cores, 0.0),
-        };
-        let beside = passing + sums;
-        traffic.add_traffic(level.index, inward + beside, shared.into_cores + beside);
+        let LevelBytes { read, written } = mapped.bytes_through_local(view, p, i);
+        traffic.add_traffic(level.index, read, written);
     }
     traffic
 }
@@ -200,6 +191,11 @@ fn least_port_time(view: &SpanResources, p: &MappingProblem, route: Route, into_
     }
     let results = p.written_bytes();
     level.busy_seconds(into_cores + if at == 0 { 0.0 } else { results } + p.epilogue_read, results)
+}
+
+/// [`least_array_cycles`] less a rounding margin, for pruning.
+pub(super) fn least_compute_seconds(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
+    least_array_cycles(machine, view, p) * (1.0 - 1e-9)
 }
 
 /// Returns a lower bound in seconds on the arrays' time over all cuts. However M, N and K are cut, each part of a

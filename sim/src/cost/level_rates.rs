@@ -52,6 +52,12 @@ impl LevelRates {
         let (reading, writing) = (read * self.read, written * self.write);
         if self.single_port { reading + writing } else { reading.max(writing) }
     }
+
+    /// Joules of this traffic.
+    #[inline]
+    pub(super) fn energy(&self, read: f64, written: f64) -> f64 {
+        read * self.read_energy + written * self.write_energy
+    }
 }
 
 /// Returns the levels of one scope, outermost first. The device's memory is the chip's outermost level, whatever its

@@ -17,6 +17,7 @@
 //! The mapper is monotone in three ways: a candidate's time never rises with bandwidth, a feasible candidate stays
 //! feasible with more capacity, and more effort only adds candidates.
 
+use super::level_rates::LevelBytes;
 use super::local_ports::{CoreUnit, time_of_unit};
 use super::machine::{Machine, SpanResources};
 use super::mapping_problem::{MappingProblem, chunk_bytes, fits_capacity};
@@ -27,14 +28,14 @@ use super::tiles::{MappingEffort, TileSizes};
 /// A mapping's time and traffic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MappingCost {
-    pub(super) time: f64,
+    time: f64,
     pub(super) compute: f64,
     pub(super) slowest_port: f64,
     /// Position in `SpanResources::shared` of the level with the slowest port.
     pub(super) slowest_level: usize,
     /// The time of the busiest port, the cores' own included.
     busiest_port: f64,
-    /// Joules of the shared levels' traffic.
+    /// Joules of the shared levels' traffic, without the rereading of partial results.
     shared_energy: f64,
     pub(super) shared: SharedTraffic,
     /// Operand bytes from the cores' innermost memory into the arrays.
@@ -44,41 +45,95 @@ pub(super) struct MappingCost {
     pub(super) accumulated: f64,
 }
 
-/// A mapping up to this factor slower than the fastest is preferred if it moves fewer bytes. The reported time is the
-/// fastest one's; traffic and energy are those of the chosen one.
+/// A mapping up to this factor slower than the fastest is preferred if its traffic takes less energy. The reported time
+/// is the fastest one's; traffic and energy are those of the chosen one.
 const THRIFT: f64 = 1.01;
 
 /// Most waves that are tried beyond the number that all workers need. It limits the effort; with it, random chips obey
 /// the law of cores to 1e-4.
 const MOST_WAVES: f64 = 256.0;
 
-/// The best mapping so far.
-pub(super) struct BestMapping {
-    pub(super) fastest: f64,
-    pub(super) chosen: Option<MappingCost>,
-    /// True if candidates that cannot win are pruned.
-    pub(super) prune: bool,
-    /// A lower bound on the arrays' time over all cuts; `None` if the mapping's traffic is needed.
-    pub(super) least_compute: Option<f64>,
+/// What a search over mappings looks for.
+enum SearchGoal {
+    /// The least time.
+    LeastTime,
+    /// The least energy of traffic among mappings up to [`THRIFT`] slower than `fastest`, which is the least time.
+    LeastEnergy,
 }
 
+/// The best mapping so far.
+pub(super) struct BestMapping {
+    /// The least time so far.
+    pub(super) fastest: f64,
+    /// The chosen mapping and its cost for the goal.
+    chosen: Option<(MappingCost, TrafficCost)>,
+    goal: SearchGoal,
+    /// A lower bound on the arrays' time over all cuts. `None` if candidates that cannot win are tried too.
+    least_compute: Option<f64>,
+}
+
+/// Joules of a mapping's traffic, then operand bytes into the cores and bytes of partial results.
+type TrafficCost = (f64, f64);
+
 impl BestMapping {
-    /// The time at or above which a candidate is pruned.
-    fn seconds_to_beat(&self) -> f64 {
-        if self.prune { self.fastest } else { f64::INFINITY }
+    /// A search for the least time below `limit` seconds. `least_compute` prunes it.
+    pub(super) fn below_limit(limit: f64, least_compute: Option<f64>) -> Self {
+        Self { fastest: limit, chosen: None, goal: SearchGoal::LeastTime, least_compute }
     }
 
-    fn offer_mapping(&mut self, candidate: MappingCost) {
-        self.fastest = self.fastest.min(candidate.time);
-        let cost = |m: &MappingCost| (m.shared.into_cores + m.shared.partials, m.shared_energy);
-        // The reported time is the fastest one's, so no port may be busy for longer.
-        let allowed = |m: &MappingCost| m.time <= self.fastest * THRIFT && m.busiest_port <= self.fastest;
-        let better = match &self.chosen {
-            Some(chosen) if allowed(chosen) => allowed(&candidate) && cost(&candidate) < cost(chosen),
-            _ => candidate.time <= self.fastest,
-        };
-        if better {
-            self.chosen = Some(candidate);
+    /// True if a mapping was found.
+    pub(super) fn is_found(&self) -> bool {
+        self.chosen.is_some()
+    }
+
+    /// True if no mapping whose shared ports are busy for `seconds` can win.
+    #[inline]
+    fn prunes_ports(&self, seconds: f64) -> bool {
+        match self.goal {
+            _ if self.least_compute.is_none() => false,
+            SearchGoal::LeastTime => seconds >= self.fastest,
+            // The reported time is the fastest one's, so no port may be busy for longer.
+            SearchGoal::LeastEnergy => seconds > self.fastest,
+        }
+    }
+
+    /// True if no mapping whose arrays take `seconds` can win.
+    #[inline]
+    fn prunes_work(&self, seconds: f64) -> bool {
+        match self.goal {
+            _ if self.least_compute.is_none() => false,
+            SearchGoal::LeastTime => seconds >= self.fastest,
+            SearchGoal::LeastEnergy => seconds > self.fastest * THRIFT,
+        }
+    }
+
+    /// True if no mapping whose traffic takes at least `joules` can win.
+    #[inline]
+    fn prunes_energy(&self, joules: f64) -> bool {
+        let cheaper = |(_, (energy, _)): &(MappingCost, TrafficCost)| *energy < joules;
+        self.least_compute.is_some()
+            && matches!(self.goal, SearchGoal::LeastEnergy)
+            && self.chosen.as_ref().is_some_and(cheaper)
+    }
+
+    /// Takes the candidate if it is better. `energy` returns the joules of its traffic.
+    fn offer_mapping(&mut self, candidate: MappingCost, energy: impl FnOnce(&MappingCost) -> f64) {
+        match self.goal {
+            SearchGoal::LeastTime => {
+                if candidate.time <= self.fastest {
+                    self.fastest = candidate.time;
+                    self.chosen = Some((candidate, (0.0, 0.0)));
+                }
+            }
+            SearchGoal::LeastEnergy => {
+                if candidate.time > self.fastest * THRIFT || candidate.busiest_port > self.fastest {
+                    return;
+                }
+                let cost = (energy(&candidate), candidate.shared.into_cores + candidate.shared.partials);
+                if self.chosen.as_ref().is_none_or(|(_, least)| cost < *least) {
+                    self.chosen = Some((candidate, cost));
+                }
+            }
         }
     }
 }
@@ -99,7 +154,7 @@ pub(super) fn search_mappings(
     effort: MappingEffort,
     best: &mut BestMapping,
 ) {
-    let (ms, ns) = unit_sizes(machine, p, effort, best.prune);
+    let (ms, ns) = unit_sizes(machine, p, effort, best.least_compute.is_some());
     let chunk = chunk_bytes(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
@@ -112,7 +167,7 @@ pub(super) fn search_mappings(
     }
     for um in ms.iter(rising) {
         // Narrower units and splits of K never reduce the ports' traffic.
-        if least_shared_time(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0)) >= best.seconds_to_beat() {
+        if best.prunes_ports(least_shared_time(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0))) {
             continue;
         }
         for un in ns.iter(rising) {
@@ -161,7 +216,7 @@ fn try_unit(
 ) {
     let (tm, tn) = (ceil_div(p.m, um), ceil_div(p.n, un));
     let into_cores = p.bytes_into_cores(tm, tn);
-    if least_shared_time(view, p, outer, into_cores) >= best.seconds_to_beat() {
+    if best.prunes_ports(least_shared_time(view, p, outer, into_cores)) {
         return;
     }
     let count = machine.arrays.count;
@@ -193,19 +248,25 @@ fn try_splits(
     }
 }
 
-/// Returns the fastest time and the mapping chosen for traffic. Without a mapping both are zero.
+/// Returns the least time, and the mapping chosen for traffic: of those up to [`THRIFT`] slower whose ports are busy for
+/// at most the least time, the one with the least energy. Without a mapping both are zero. `least_compute` prunes the
+/// search.
 pub(super) fn fastest_mapping(
     machine: &Machine,
     view: &SpanResources,
     p: &MappingProblem,
     outer: &OuterTraffic,
     effort: MappingEffort,
-    prune: bool,
+    least_compute: Option<f64>,
 ) -> (f64, MappingCost) {
-    let mut best = BestMapping { fastest: f64::INFINITY, chosen: None, prune, least_compute: None };
-    search_mappings(machine, view, p, outer, effort, &mut best);
-    let chosen = best.chosen.unwrap_or_else(|| MappingCost::of_nothing(view));
-    (if best.fastest.is_finite() { best.fastest } else { 0.0 }, chosen)
+    let mut fastest = BestMapping::below_limit(f64::INFINITY, least_compute);
+    search_mappings(machine, view, p, outer, effort, &mut fastest);
+    let Some((first, _)) = fastest.chosen.filter(|_| fastest.fastest.is_finite()) else {
+        return (0.0, MappingCost::of_nothing(view));
+    };
+    let mut thrifty = BestMapping { chosen: None, goal: SearchGoal::LeastEnergy, ..fastest };
+    search_mappings(machine, view, p, outer, effort, &mut thrifty);
+    (thrifty.fastest, thrifty.chosen.map_or(first, |(chosen, _)| chosen))
 }
 
 impl MappingCost {
@@ -223,6 +284,30 @@ impl MappingCost {
             local_sums: 0.0,
             accumulated: 0.0,
         }
+    }
+
+    /// Returns the bytes read from and written to level `i` of `SpanResources::local`.
+    pub(super) fn bytes_through_local(&self, view: &SpanResources, p: &MappingProblem, i: usize) -> LevelBytes {
+        let shared = &self.shared;
+        // If K is cut, partial results leave the cores.
+        let whole = shared.partials == 0.0;
+        let results = if whole { p.written_bytes() } else { shared.partials + p.epilogue_written };
+        let (inward, sums) = match i + 1 == view.local.len() {
+            true => (self.into_arrays, self.local_sums),
+            false => (shared.into_cores, 0.0),
+        };
+        let beside = results + p.epilogue_read + sums;
+        LevelBytes { read: inward + beside, written: shared.into_cores + beside }
+    }
+
+    /// Returns the joules of the traffic at all levels.
+    fn traffic_energy(&self, view: &SpanResources, p: &MappingProblem) -> f64 {
+        let reread = view.shared.get(self.shared.park).map_or(0.0, |level| level.energy(self.shared.partials, 0.0));
+        let local = view.local.iter().enumerate().map(|(i, level)| {
+            let LevelBytes { read, written } = self.bytes_through_local(view, p, i);
+            level.energy(read, written)
+        });
+        self.shared_energy + reread + local.sum::<f64>()
     }
 }
 
@@ -258,31 +343,23 @@ fn try_parks(
         if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
             continue;
         }
-        let mut fastest: Option<MappingCost> = None;
         for route in &view.routes {
             let shared = SharedTraffic { route: *route, into_cores: tile.into_cores, partials, park };
             let ports = time_shared_ports(view, p, outer, &shared);
-            if ports.slowest >= best.seconds_to_beat() {
+            if best.prunes_ports(ports.slowest) || best.prunes_energy(ports.energy) {
                 continue;
             }
             // The arrays hide neither the first fill nor the last drain.
-            let bounded = |least| tile.least_time(machine, view, p, least) >= best.seconds_to_beat();
+            let bounded = |least| best.prunes_work(tile.least_time(machine, view, p, least));
             if best.least_compute.is_some_and(bounded) {
                 break;
             }
             let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile, f64::INFINITY));
-            if compute.seconds >= best.seconds_to_beat() {
+            if best.prunes_work(compute.seconds) {
                 break;
             }
             let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
-            // Among equally fast routes the one with less energy wins.
-            let cost = |m: &MappingCost| (m.time, m.shared_energy);
-            if fastest.as_ref().is_none_or(|fastest| cost(&candidate) < cost(fastest)) {
-                fastest = Some(candidate);
-            }
-        }
-        if let Some(candidate) = fastest {
-            best.offer_mapping(candidate);
+            best.offer_mapping(candidate, |mapping| mapping.traffic_energy(view, p));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The pruned search against brute force over every tile size.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::super::contraction::least_compute_seconds;
 use super::super::machine::CoreUse;
 use super::super::shared_traffic::compute_outer_traffic;
 use super::super::{CostModel, Span};
@@ -86,9 +87,12 @@ proptest! {
             for span in [Span::OneCore, Span::AllCores] {
                 let view = model.machine.resources_of(span, CoreUse::Tensor);
                 let outer = compute_outer_traffic(&model.machine, view, &p);
-                let (pruned, _) = fastest_mapping(&model.machine, view, &p, &outer, effort, true);
-                let (brute, _) = fastest_mapping(&model.machine, view, &p, &outer, effort, false);
+                let least = Some(least_compute_seconds(&model.machine, view, &p));
+                let (pruned, chosen) = fastest_mapping(&model.machine, view, &p, &outer, effort, least);
+                let (brute, best) = fastest_mapping(&model.machine, view, &p, &outer, effort, None);
                 prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "{effort:?}: pruned {pruned} brute {brute}");
+                let joules = [chosen, best].map(|mapping| mapping.traffic_energy(view, &p));
+                prop_assert!(joules[0] <= joules[1] * (1.0 + 1e-12), "{effort:?}: {joules:?} J");
             }
         }
     }
