@@ -55,6 +55,11 @@ fn accumulation() -> impl Strategy<Value = Accumulation> {
     prop_oneof![Just(Accumulation::LocalBuffer), Just(Accumulation::DedicatedPorts), memory]
 }
 
+/// Bytes per cycle from 0.01 to 4,096.
+fn log_rate() -> impl Strategy<Value = f64> {
+    (0.01_f64.ln()..4096.0_f64.ln()).prop_map(f64::exp)
+}
+
 fn template() -> Accelerator {
     phaze::design_accelerator(&PhazeConfig::tpu_v4_like())
 }
@@ -406,6 +411,41 @@ proptest! {
             let rate = memory.read_bytes_per_cycle.min(memory.write_bytes_per_cycle);
             let busy = cost.traffic.accumulated / (rate * accelerator.clock.0 * f64::from(accelerator.tensor.cores));
             prop_assert!(busy <= seconds, "accumulators: busy for {busy} of {seconds}, {kernel:?}");
+        }
+    }
+
+    /// Adding accumulators, however slow or small, never costs time. Equal times never take more energy. An epilogue's
+    /// energy on all cores is left out: if the times of all and of the paired cores change places, so does the energy of
+    /// running them.
+    #[test]
+    fn accumulators_are_never_slower_and_cost_no_energy_for_nothing(
+        accelerator in accelerators(), kernel in kernels(),
+        capacity in 7_u32..25, (read, write) in (log_rate(), log_rate()), factor in 0.0_f64..2.0,
+    ) {
+        let local = |chip: &Accelerator| chip.on_chip.first().unwrap_or(&chip.hbm).clone();
+        let mut bare = accelerator;
+        bare.tensor.accumulation = Accumulation::LocalBuffer;
+        let mut own = bare.clone();
+        own.tensor.accumulation = Accumulation::Memory(AccumulatorMemory {
+            capacity: Bytes(1 << capacity),
+            read_bytes_per_cycle: read,
+            write_bytes_per_cycle: write,
+            read_energy_per_byte: local(&bare).read_energy_per_byte * factor,
+            write_energy_per_byte: local(&bare).write_energy_per_byte * factor,
+        });
+        for span in SPANS {
+            let [with, without] = [&own, &bare].map(|chip| CostModel::new(chip.clone()).unwrap().cost_of_kernel(&kernel, span));
+            prop_assert!(
+                with.latency.0 <= without.latency.0 * ROUNDING,
+                "{} with, {} without, {kernel:?}", with.latency, without.latency
+            );
+            let paired = matches!(kernel, Kernel::Epilogue(_)) && span == Span::AllCores;
+            if with.latency == without.latency && !paired {
+                prop_assert!(
+                    with.energy.0 <= without.energy.0 * ROUNDING,
+                    "{} with, {} without, {kernel:?}", with.energy, without.energy
+                );
+            }
         }
     }
 

@@ -6,7 +6,8 @@
 //! and accumulators.
 //!
 //! Arrays that keep their sums in registers exchange scores with the lanes there. All others write scores and partial
-//! sums to the core's innermost memory, where the lanes read them and write the probabilities.
+//! sums to the core's innermost memory, where the lanes read them and write the probabilities. Accumulators, if any,
+//! take the partial sums of a tile size if that is better.
 
 use super::level_rates::{LevelBytes, LevelRates};
 use super::machine::{Machine, SpanResources};
@@ -134,7 +135,8 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
     }
 }
 
-/// Returns the tilings to choose from: each pair of tile sizes that fits, on each route.
+/// Returns the tilings to choose from: each pair of tile sizes that fits, with each place of partial sums, on each
+/// route.
 fn list_tilings(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> Vec<AttentionTiling> {
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
     let mut plans = Vec::new();
@@ -252,7 +254,7 @@ struct QueryKeyTile {
     k: f64,
 }
 
-/// Adds the tilings of a tile size, one for each route.
+/// Adds the tilings of a tile size, one for each place of partial sums and each route.
 fn push_tilings(
     model: &CostModel,
     view: &SpanResources,
@@ -299,34 +301,40 @@ fn push_tilings(
     };
     let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
-    let on_core = exchange_of_pair(machine, a, q, k).times(heads * pairs);
-    let base = AttentionTiling { work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
-    let (local, local_level) = base.slowest_local_port(model, view, a);
-    let on = |route: &Route| {
-        let device = device_bytes(view, *route, a, streamed, kept);
-        let plan = AttentionTiling { device, route: *route, ..base };
-        let (shared, level) = plan.slowest_shared_port(view, a);
-        let (moving, level) = if local > shared { (local, local_level) } else { (shared, level) };
-        AttentionTiling { time: (work + first).max(moving), moving, level, ..plan }
-    };
-    plans.extend(view.routes.iter().map(on));
+    for sums in arrays.sums.alternatives() {
+        let on_core = exchange_of_pair(machine, sums, a, QueryKeyTile { q, k }).times(heads * pairs);
+        let base = AttentionTiling { work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
+        let (local, local_level) = base.slowest_local_port(model, view, a);
+        plans.extend(view.routes.iter().map(|route| {
+            let device = device_bytes(view, *route, a, streamed, kept);
+            let plan = AttentionTiling { device, route: *route, ..base };
+            let (shared, level) = plan.slowest_shared_port(view, a);
+            let (moving, level) = if local > shared { (local, local_level) } else { (shared, level) };
+            AttentionTiling { time: (work + first).max(moving), moving, level, ..plan }
+        }));
+    }
 }
 
 /// Returns the bytes that a pair of tiles moves between the arrays and the lanes of a core. Every product writes its
 /// sums once per fold. They are read as often: for the next fold, or by the lanes. The lanes write the operand of the
-/// next product.
-fn exchange_of_pair(machine: &Machine, a: &FusedAttention, q: f64, k: f64) -> CoreExchange {
+/// next product. Sums that no fold adds to bypass the accumulators.
+fn exchange_of_pair(
+    machine: &Machine,
+    sums: SumPlace,
+    a: &FusedAttention,
+    QueryKeyTile { q, k }: QueryKeyTile,
+) -> CoreExchange {
     let (d, arrays) = (a.head_dim as f64, &machine.arrays);
     let product = |m: f64, n: f64, c: f64| {
         let passes = arrays.partial_passes(ceil_div(c, machine.contracted_at_once(a.operand)));
         let (once, all) = (m * n * ACCUMULATOR, m * n * ACCUMULATOR * (passes + 1.0));
-        match arrays.sums {
+        match sums {
             SumPlace::Free => CoreExchange::default(),
-            SumPlace::LocalBuffer => CoreExchange { local: all, accumulated: 0.0 },
-            SumPlace::Memory { .. } => CoreExchange { local: once, accumulated: all },
+            SumPlace::Memory { .. } if passes > 0.0 => CoreExchange { local: once, accumulated: all },
+            SumPlace::LocalBuffer | SumPlace::Memory { .. } => CoreExchange { local: all, accumulated: 0.0 },
         }
     };
-    let probabilities = match arrays.sums {
+    let probabilities = match sums {
         SumPlace::Free => 0.0,
         SumPlace::LocalBuffer | SumPlace::Memory { .. } => q * k * a.operand.packed_bytes_per_number(),
     };

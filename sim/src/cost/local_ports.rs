@@ -45,9 +45,17 @@ pub(super) struct LocalPorts {
     pub(super) traffic: UnitTraffic,
 }
 
-/// Returns the bytes and the time of one unit at the ports of a core's memories. The sums stay in the accumulators if
-/// that is faster, else in the local buffer.
-pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingProblem, unit: &CoreUnit) -> LocalPorts {
+/// The ports of a unit for each place where its sums can stay.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlacedSums {
+    pub(super) fastest: LocalPorts,
+    /// The other place, which may take less energy.
+    pub(super) other: Option<LocalPorts>,
+}
+
+/// Returns the bytes and the time of one unit at the ports of a core's memories. On a chip with accumulators the sums
+/// stay there or in the local buffer.
+pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingProblem, unit: &CoreUnit) -> PlacedSums {
     let a = &machine.arrays;
     let through = |into: f64, local: f64, accumulated: f64| {
         let traffic = UnitTraffic { local_sums: local, accumulated, ..unit_traffic(p, unit, into) };
@@ -58,10 +66,11 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
     let (into, sums) = (words.streamed + words.stationary, unit.m * unit.n * ACCUMULATOR);
     let passes = a.partial_passes(ceil_div(unit.k, p.depth));
     let local = || through(into * p.operand, sums * passes, 0.0);
+    let only = |fastest: LocalPorts| PlacedSums { fastest, other: None };
     match a.sums {
-        _ if passes == 0.0 => local(),
-        SumPlace::Free => through(into * p.operand, 0.0, 0.0),
-        SumPlace::LocalBuffer => local(),
+        _ if passes == 0.0 => only(local()),
+        SumPlace::Free => only(through(into * p.operand, 0.0, 0.0)),
+        SumPlace::LocalBuffer => only(local()),
         SumPlace::Memory { capacity, .. } => {
             let local = local();
             let again = a.stationary_passes(capacity / unit.in_core, unit.m, unit.n, unit.k, unit.arrays);
@@ -70,7 +79,10 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
                 let into = words.streamed + words.stationary * times;
                 through(into * p.operand, 0.0, sums * (passes + 1.0))
             });
-            own.filter(|own| own.seconds <= local.seconds).unwrap_or(local)
+            match own {
+                Some(own) if own.seconds < local.seconds => PlacedSums { fastest: own, other: Some(local) },
+                own => PlacedSums { fastest: local, other: own },
+            }
         }
     }
 }

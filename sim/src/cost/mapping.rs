@@ -18,7 +18,7 @@
 //! feasible with more capacity, and more effort only adds candidates.
 
 use super::level_rates::LevelBytes;
-use super::local_ports::{CoreUnit, time_of_unit};
+use super::local_ports::{CoreUnit, LocalPorts, PlacedSums, time_of_unit};
 use super::machine::{Machine, SpanResources};
 use super::mapping_problem::{MappingProblem, chunk_bytes, fits_capacity};
 use super::shared_traffic::{OuterTraffic, SharedPortTimes, SharedTraffic, least_shared_time, time_shared_ports};
@@ -105,6 +105,13 @@ impl BestMapping {
             SearchGoal::LeastTime => seconds >= self.fastest,
             SearchGoal::LeastEnergy => seconds > self.fastest * THRIFT,
         }
+    }
+
+    /// The places of sums to try: the fastest alone if only the time counts.
+    #[inline]
+    fn places_to_try(&self, sums: &PlacedSums) -> impl Iterator<Item = LocalPorts> + use<> {
+        let other = sums.other.filter(|_| matches!(self.goal, SearchGoal::LeastEnergy));
+        std::iter::once(sums.fastest).chain(other)
     }
 
     /// True if no mapping whose traffic takes at least `joules` can win.
@@ -301,13 +308,14 @@ impl MappingCost {
     }
 
     /// Returns the joules of the traffic at all levels.
-    fn traffic_energy(&self, view: &SpanResources, p: &MappingProblem) -> f64 {
+    fn traffic_energy(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
         let reread = view.shared.get(self.shared.park).map_or(0.0, |level| level.energy(self.shared.partials, 0.0));
         let local = view.local.iter().enumerate().map(|(i, level)| {
             let LevelBytes { read, written } = self.bytes_through_local(view, p, i);
             level.energy(read, written)
         });
-        self.shared_energy + reread + local.sum::<f64>()
+        let sums = self.accumulated * machine.arrays.sums.energy_per_byte();
+        self.shared_energy + reread + local.sum::<f64>() + sums
     }
 }
 
@@ -338,7 +346,7 @@ fn try_parks(
     best: &mut BestMapping,
 ) {
     let partials = if tile.split > 1.0 { p.batch * p.m * p.n * tile.split * ACCUMULATOR } else { 0.0 };
-    let mut compute: Option<ArrayTime> = None;
+    let (mut compute, mut placed) = (None, None);
     for (park, level) in view.shared.iter().enumerate() {
         if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
             continue;
@@ -358,8 +366,12 @@ fn try_parks(
             if best.prunes_work(compute.seconds) {
                 break;
             }
-            let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
-            best.offer_mapping(candidate, |mapping| mapping.traffic_energy(view, p));
+            let sums = placed.get_or_insert_with(|| time_of_unit(machine, view, p, &tile.core_unit(machine, p)));
+            for own in best.places_to_try(sums) {
+                let candidate =
+                    cost_from_times(machine, view, p, tile, CoreTime { arrays: compute, own }, &ports, shared);
+                best.offer_mapping(candidate, |mapping| mapping.traffic_energy(machine, view, p));
+            }
         }
     }
 }
@@ -411,6 +423,13 @@ struct ArrayTime {
     of_units: f64,
 }
 
+/// The time of the arrays, and of a unit at its core's own ports.
+#[derive(Debug, Clone, Copy)]
+struct CoreTime {
+    arrays: ArrayTime,
+    own: LocalPorts,
+}
+
 /// Returns the time of the arrays, on at most `most` workers.
 fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile, most: f64) -> ArrayTime {
     let a = &machine.arrays;
@@ -429,13 +448,12 @@ fn cost_from_times(
     view: &SpanResources,
     p: &MappingProblem,
     tile: &UnitTile,
-    compute: ArrayTime,
+    CoreTime { arrays: compute, own }: CoreTime,
     ports: &SharedPortTimes,
     shared: SharedTraffic,
 ) -> MappingCost {
     let results = p.batch * p.m * p.n;
     let (units, active) = tile.unit_counts(machine, view, p);
-    let own = time_of_unit(machine, view, p, &tile.core_unit(machine, p));
     // Partial results are reread for their sum after the last one is written.
     let partials = shared.partials;
     let reread = view.shared.get(shared.park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));

@@ -91,7 +91,7 @@ proptest! {
                 let (pruned, chosen) = fastest_mapping(&model.machine, view, &p, &outer, effort, least);
                 let (brute, best) = fastest_mapping(&model.machine, view, &p, &outer, effort, None);
                 prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "{effort:?}: pruned {pruned} brute {brute}");
-                let joules = [chosen, best].map(|mapping| mapping.traffic_energy(view, &p));
+                let joules = [chosen, best].map(|mapping| mapping.traffic_energy(&model.machine, view, &p));
                 prop_assert!(joules[0] <= joules[1] * (1.0 + 1e-12), "{effort:?}: {joules:?} J");
             }
         }

@@ -133,8 +133,9 @@ pub(super) enum SumPlace {
     Free,
     /// At the ports of the core's innermost memory.
     LocalBuffer,
-    /// In accumulators: bytes of a core, and seconds per byte.
-    Memory { capacity: f64, read: f64, write: f64 },
+    /// In accumulators: bytes of a core, seconds per byte, and joules per byte that is both written and read. The sums
+    /// stay at the innermost memory instead if that is better.
+    Memory { capacity: f64, read: f64, write: f64, energy: f64 },
 }
 
 impl SumPlace {
@@ -146,6 +147,20 @@ impl SumPlace {
         }
     }
 
+    /// Joules per byte that is both written to the accumulators and read from them; zero if the chip has none.
+    pub(super) fn energy_per_byte(self) -> f64 {
+        match self {
+            Self::Memory { energy, .. } => energy,
+            Self::Free | Self::LocalBuffer => 0.0,
+        }
+    }
+
+    /// The places that software can choose from.
+    pub(super) fn alternatives(self) -> impl Iterator<Item = Self> {
+        let local = matches!(self, Self::Memory { .. }).then_some(Self::LocalBuffer);
+        std::iter::once(self).chain(local)
+    }
+
     pub(super) fn of_chip(accelerator: &Accelerator) -> Self {
         let per_byte = |bytes_per_cycle: f64| 1.0 / (bytes_per_cycle * accelerator.clock.0);
         match (accelerator.tensor.dataflow, &accelerator.tensor.accumulation) {
@@ -155,6 +170,7 @@ impl SumPlace {
                 capacity: memory.capacity.as_f64(),
                 read: per_byte(memory.read_bytes_per_cycle),
                 write: per_byte(memory.write_bytes_per_cycle),
+                energy: memory.read_energy_per_byte.0 + memory.write_energy_per_byte.0,
             },
         }
     }
