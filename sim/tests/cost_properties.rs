@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::{CostCache, CostModel, MappingEffort, Span};
+use coplace_sim::cost::{Bottleneck, CostCache, CostModel, MappingEffort, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
 use coplace_sim::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, TensorCores, VectorCores};
 use coplace_sim::hardware::{MemoryKind, MemoryLevel, MemoryScope};
@@ -445,6 +445,25 @@ proptest! {
                     with.energy.0 <= without.energy.0 * ROUNDING,
                     "{} with, {} without, {kernel:?}", with.energy, without.energy
                 );
+            }
+        }
+    }
+
+    /// A product that is bound by a core's memory is faster with a faster one.
+    #[test]
+    fn a_product_bound_by_a_cores_memory_gains_from_its_rate(accelerator in accelerators(), c in contractions()) {
+        let mut accelerator = accelerator;
+        accelerator.tensor.accumulation = Accumulation::LocalBuffer;
+        let kernel = Kernel::Contraction(c);
+        for span in SPANS {
+            let cost = CostModel::new(accelerator.clone()).unwrap().cost_of_kernel(&kernel, span);
+            let Bottleneck::Memory(index) = cost.bound else { continue };
+            let mut faster = accelerator.clone();
+            let level = memory(&mut faster, usize::from(index));
+            if level.scope == MemoryScope::Core {
+                level.read_bandwidth.0 *= 2.0;
+                level.write_bandwidth.0 *= 2.0;
+                prop_assert!(latency(&faster, &kernel, span) < cost.latency.0, "{kernel:?}: {cost:?}");
             }
         }
     }

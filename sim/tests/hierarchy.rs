@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::{ArrayProblem, CostModel, KernelCost, Span};
-use coplace_sim::hardware::{Accelerator, ChipDocument, FieldValue};
-use coplace_sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, FusedAttention, Kernel};
+use coplace_sim::cost::{ArrayProblem, Bottleneck, CostModel, KernelCost, Span};
+use coplace_sim::hardware::{Accelerator, Accumulation, AccumulatorMemory, ChipDocument, FieldValue};
+use coplace_sim::kernel::{
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel,
+};
 use coplace_sim::units::Bytes;
 
 const SIDE: u64 = 8192;
@@ -200,4 +202,64 @@ fn of_equally_fast_tilings_the_one_of_least_energy_is_taken() {
     let product = Kernel::Contraction(Contraction { batch: 8, m: 2048, n: 128, k: 2048, operand, result });
     let ratio = device_traffic("tpu_v5p", &product);
     assert!(ratio < 1.1, "{ratio} times the compulsory bytes");
+}
+
+/// A core's own memory at a sixteenth of its rate sets the time of every kind of kernel.
+#[test]
+fn a_kernel_is_bound_by_the_cores_memory_where_its_ports_set_the_time() {
+    let stream = Kernel::Elementwise(Elementwise {
+        function: ElementwiseFunction::Add,
+        direction: Direction::Forward,
+        elements: 1 << 29,
+        read: Bytes(2 << 30),
+        written: Bytes(1 << 30),
+    });
+    let product = Contraction { batch: 1, m: SIDE, n: SIDE, k: SIDE, operand: DataType::Bf16, result: DataType::Bf16 };
+    let gelu = Elementwise {
+        function: ElementwiseFunction::Gelu,
+        direction: Direction::Forward,
+        elements: SIDE * SIDE,
+        read: Bytes(0),
+        written: Bytes(0),
+    };
+    let epilogue = Kernel::Epilogue(Epilogue { contraction: product, elementwise: gelu, summed: 1 });
+    let kernels = [square(), epilogue, attention(Direction::Forward), attention(Direction::Backward)];
+    for name in ["tpu_v4", "tpu_v5p"] {
+        let fast = Accelerator::built_in(name).unwrap();
+        let mut slow = fast.clone();
+        slow.on_chip[0].read_bandwidth.0 /= 16.0;
+        slow.on_chip[0].write_bandwidth.0 /= 16.0;
+        for span in [Span::OneCore, Span::AllCores] {
+            let bound =
+                |chip: &Accelerator, kernel| CostModel::new(chip.clone()).unwrap().cost_of_kernel(kernel, span).bound;
+            for kernel in &kernels {
+                assert_eq!(bound(&fast, kernel), Bottleneck::Compute, "{name}: {kernel:?}");
+                assert_eq!(bound(&slow, kernel), Bottleneck::Memory(0), "{name}: {kernel:?}");
+            }
+            let last = fast.level_count() as u8 - 1;
+            assert_eq!(bound(&fast, &stream), Bottleneck::Memory(last), "{name}");
+            assert_eq!(bound(&slow, &stream), Bottleneck::Memory(0), "{name}");
+        }
+    }
+}
+
+/// The port of accumulators that are faster than a slow local buffer, and slower than the arrays.
+#[test]
+fn the_accumulators_port_counts_as_the_cores_memory() {
+    let mut chip = Accelerator::built_in("tpu_v4").unwrap();
+    chip.on_chip[0].read_bandwidth.0 /= 8.0;
+    chip.on_chip[0].write_bandwidth.0 /= 8.0;
+    let buffered = cost(&chip, &square());
+    chip.tensor.accumulation = Accumulation::Memory(AccumulatorMemory {
+        capacity: Bytes(4 << 20),
+        read_bytes_per_cycle: 1024.0,
+        write_bytes_per_cycle: 1024.0,
+        read_energy_per_byte: chip.on_chip[0].read_energy_per_byte,
+        write_energy_per_byte: chip.on_chip[0].write_energy_per_byte,
+    });
+    let accumulated = cost(&chip, &square());
+    assert!(accumulated.traffic.accumulated > 0.0 && accumulated.latency < buffered.latency);
+    let port = accumulated.traffic.accumulated / (2.0 * 1024.0 * chip.clock.0);
+    assert!(port > 0.95 * accumulated.latency.0, "{port} s of {}", accumulated.latency);
+    assert_eq!(accumulated.bound, Bottleneck::Memory(0));
 }

@@ -106,18 +106,18 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
         if other.total_seconds() < best.total_seconds() { *other } else { best }
     };
     let fastest = plans.iter().fold(first, faster);
-    let plan = least_energy_tiling(model, view, a, &plans, fastest);
+    let thrifty = least_energy_tiling(model, view, a, &plans, fastest);
     let overhead = machine.calibration.launch_overhead.0 + view.least_latency() + fastest.route.extra_latency;
     let total = overhead + fastest.time;
-    let traffic = traffic_of_tiling(view, a, &plan);
+    let traffic = traffic_of_tiling(view, a, &thrifty);
     let scores = score_count(a);
     let operations = scores * vector_cycles(a);
     let bound = if overhead > fastest.time {
         Bottleneck::Overhead
-    } else if plan.work >= plan.moving {
+    } else if fastest.work >= fastest.moving {
         Bottleneck::Compute
     } else {
-        Bottleneck::Memory(plan.level as u8)
+        Bottleneck::Memory(fastest.level as u8)
     };
     let energy = model.energy_model();
     KernelCost {
@@ -412,7 +412,9 @@ impl AttentionTiling {
             let on = |level: &LevelRates| (level.busy_seconds(self.into_arrays, self.streamed) / workers, level.index);
             return view.local.last().map_or((0.0, 0), on);
         }
-        let mut slowest = (self.on_core.accumulated * sums.seconds_per_byte() / workers, 0);
+        // Accumulators count as the innermost memory.
+        let innermost = view.local.last().map_or(0, |level| level.index);
+        let mut slowest = (self.on_core.accumulated * sums.seconds_per_byte() / workers, innermost);
         for (i, level) in view.local.iter().enumerate() {
             let LevelBytes { read, written } = self.bytes_through_local(a, i + 1 == view.local.len());
             let time = level.busy_seconds(read, written) / workers;

@@ -3,7 +3,7 @@
 use super::level_rates::{LevelBytes, LevelRates};
 use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
-use super::mapping::{BestMapping, MappingCost, fastest_mapping, search_mappings};
+use super::mapping::{BestMapping, ChosenMappings, MappingCost, choose_mappings, search_mappings};
 use super::mapping_problem::{MappingProblem, chunk_bytes};
 use super::route::Route;
 use super::shared_traffic::{OuterTraffic, compute_outer_traffic};
@@ -119,16 +119,16 @@ pub(super) fn cost_of_contraction(
     }
     let outer = compute_outer_traffic(machine, view, &p);
     let least_compute = Some(least_compute_seconds(machine, view, &p));
-    let (time, mapped) = fastest_mapping(machine, view, &p, &outer, model.effort, least_compute);
+    let ChosenMappings { fastest, thrifty } = choose_mappings(machine, view, &p, &outer, model.effort, least_compute);
     let overhead = overhead_seconds(model, view);
-    let total = overhead + time;
-    let traffic = traffic_of_mapping(view, &p, &outer, &mapped);
-    let bound = if overhead > time {
+    let total = overhead + fastest.time;
+    let traffic = traffic_of_mapping(view, &p, &outer, &thrifty);
+    let bound = if overhead > fastest.time {
         Bottleneck::Overhead
-    } else if mapped.compute >= mapped.slowest_port {
-        Bottleneck::Compute
+    } else if fastest.work >= fastest.slowest_port {
+        fastest.own_level.map_or(Bottleneck::Compute, |level| Bottleneck::Memory(level as u8))
     } else {
-        Bottleneck::Memory(view.shared.get(mapped.slowest_level).map_or(0, |level| level.index as u8))
+        Bottleneck::Memory(view.shared.get(fastest.slowest_level).map_or(0, |level| level.index as u8))
     };
     let energy = model.energy_model();
     KernelCost {

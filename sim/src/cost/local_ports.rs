@@ -42,6 +42,9 @@ pub(super) struct UnitTraffic {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocalPorts {
     pub(super) seconds: f64,
+    /// The level with the slowest port: its position in [`crate::hardware::Accelerator::memory_levels`]. Accumulators
+    /// count as the innermost memory, whose sums they hold.
+    pub(super) level: usize,
     pub(super) traffic: UnitTraffic,
 }
 
@@ -59,8 +62,10 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
     let a = &machine.arrays;
     let through = |into: f64, local: f64, accumulated: f64| {
         let traffic = UnitTraffic { local_sums: local, accumulated, ..unit_traffic(p, unit, into) };
+        let (seconds, level) = slowest_port(view, p, unit, &traffic);
         let own = accumulated * a.sums.seconds_per_byte();
-        LocalPorts { seconds: slowest_port(view, p, unit, &traffic).max(own), traffic }
+        let level = if own > seconds { view.local.last().map_or(0, |level| level.index) } else { level };
+        LocalPorts { seconds: seconds.max(own), level, traffic }
     };
     let words = operand_words(machine, unit);
     let (into, sums) = (words.streamed + words.stationary, unit.m * unit.n * ACCUMULATOR);
@@ -122,14 +127,18 @@ fn unit_traffic(p: &MappingProblem, unit: &CoreUnit, into_arrays: f64) -> UnitTr
     }
 }
 
-fn slowest_port(view: &SpanResources, p: &MappingProblem, unit: &CoreUnit, traffic: &UnitTraffic) -> f64 {
-    let mut slowest = 0.0_f64;
+/// Returns the seconds and the level of the slowest port.
+fn slowest_port(view: &SpanResources, p: &MappingProblem, unit: &CoreUnit, traffic: &UnitTraffic) -> (f64, usize) {
+    let mut slowest = (0.0, 0);
     let last = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
         let inner = if i == last { traffic.into_arrays + traffic.local_sums } else { inner_bytes(view, p, i, unit) };
         let sums = if i == last { traffic.local_sums } else { 0.0 };
         let passing = traffic.written + traffic.epilogue_read;
-        slowest = slowest.max(level.busy_seconds(inner + passing, traffic.fetched + sums + passing));
+        let seconds = level.busy_seconds(inner + passing, traffic.fetched + sums + passing);
+        if seconds > slowest.0 {
+            slowest = (seconds, level.index);
+        }
     }
     slowest
 }

@@ -28,8 +28,13 @@ use super::tiles::{MappingEffort, TileSizes};
 /// A mapping's time and traffic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MappingCost {
-    time: f64,
-    pub(super) compute: f64,
+    pub(super) time: f64,
+    /// Seconds of the arrays, the lanes or the cores' own ports, whichever takes longest.
+    pub(super) work: f64,
+    /// The level whose port in a core takes longest of these: its position in
+    /// [`crate::hardware::Accelerator::memory_levels`]. `None` if arrays or lanes do.
+    pub(super) own_level: Option<usize>,
+    /// Seconds of the slowest shared port.
     pub(super) slowest_port: f64,
     /// Position in `SpanResources::shared` of the level with the slowest port.
     pub(super) slowest_level: usize,
@@ -255,25 +260,33 @@ fn try_splits(
     }
 }
 
-/// Returns the least time, and the mapping chosen for traffic: of those up to [`THRIFT`] slower whose ports are busy for
-/// at most the least time, the one with the least energy. Without a mapping both are zero. `least_compute` prunes the
-/// search.
-pub(super) fn fastest_mapping(
+/// The mappings of a contraction on one span.
+pub(super) struct ChosenMappings {
+    /// The fastest, for the time and its bound.
+    pub(super) fastest: MappingCost,
+    /// The one for traffic and energy: of those up to [`THRIFT`] slower whose ports are busy for at most the least time,
+    /// the one with the least energy.
+    pub(super) thrifty: MappingCost,
+}
+
+/// Returns the chosen mappings. Without a mapping their time is zero. `least_compute` prunes the search.
+pub(super) fn choose_mappings(
     machine: &Machine,
     view: &SpanResources,
     p: &MappingProblem,
     outer: &OuterTraffic,
     effort: MappingEffort,
     least_compute: Option<f64>,
-) -> (f64, MappingCost) {
-    let mut fastest = BestMapping::below_limit(f64::INFINITY, least_compute);
-    search_mappings(machine, view, p, outer, effort, &mut fastest);
-    let Some((first, _)) = fastest.chosen.filter(|_| fastest.fastest.is_finite()) else {
-        return (0.0, MappingCost::of_nothing(view));
+) -> ChosenMappings {
+    let mut search = BestMapping::below_limit(f64::INFINITY, least_compute);
+    search_mappings(machine, view, p, outer, effort, &mut search);
+    let Some((fastest, _)) = search.chosen.filter(|_| search.fastest.is_finite()) else {
+        let nothing = MappingCost::of_nothing(view);
+        return ChosenMappings { fastest: nothing, thrifty: nothing };
     };
-    let mut thrifty = BestMapping { chosen: None, goal: SearchGoal::LeastEnergy, ..fastest };
-    search_mappings(machine, view, p, outer, effort, &mut thrifty);
-    (thrifty.fastest, thrifty.chosen.map_or(first, |(chosen, _)| chosen))
+    let mut search = BestMapping { chosen: None, goal: SearchGoal::LeastEnergy, ..search };
+    search_mappings(machine, view, p, outer, effort, &mut search);
+    ChosenMappings { fastest, thrifty: search.chosen.map_or(fastest, |(chosen, _)| chosen) }
 }
 
 impl MappingCost {
@@ -281,7 +294,8 @@ impl MappingCost {
         let route = view.routes.first().copied().unwrap_or_default();
         Self {
             time: 0.0,
-            compute: 0.0,
+            work: 0.0,
+            own_level: None,
             slowest_port: 0.0,
             slowest_level: 0,
             busiest_port: 0.0,
@@ -466,7 +480,8 @@ fn cost_from_times(
     let best = run.fastest_on_fewer_workers(waves, first, compute.of_units, after);
     MappingCost {
         time: best.time,
-        compute: best.work,
+        work: best.work,
+        own_level: best.waits_for_port.then_some(own.level),
         slowest_port: moving,
         slowest_level: ports.level,
         busiest_port: (moving + reread).max(best.local),
@@ -488,6 +503,8 @@ struct WorkerTimes {
     work: f64,
     /// The time of the busiest core's own ports.
     local: f64,
+    /// True if these ports take longer than the arrays and the lanes.
+    waits_for_port: bool,
 }
 
 /// Seconds that follow the units' work: the sum of partial results, and the route's latency.
@@ -515,13 +532,14 @@ impl UnitRun<'_> {
     fn time_on_workers(&self, workers: f64, in_progress: f64, compute: f64, end: RunEnd) -> WorkerTimes {
         let moving = self.ports.slowest;
         let local = self.of_unit * ceil_nonnegative(self.units / workers.min(self.view.cores));
-        let work = compute.max(self.p.epilogue_time).max(local);
+        let units = compute.max(self.p.epilogue_time);
+        let work = units.max(local);
         let total = work + time_at_the_ends(self.view, self.p, self.tile, self.machine.arrays.rows, in_progress);
         let time = total.max(moving)
             + self.view.exposed * (self.ports.in_turn + work - moving.max(work))
             + end.reduce
             + end.latency;
-        WorkerTimes { time, total, work, local }
+        WorkerTimes { time, total, work, local, waits_for_port: local > units }
     }
 
     /// Returns the fastest of `first` and the times on fewer workers. More waves of fewer units take longer to compute,

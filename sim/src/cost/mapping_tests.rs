@@ -88,10 +88,11 @@ proptest! {
                 let view = model.machine.resources_of(span, CoreUse::Tensor);
                 let outer = compute_outer_traffic(&model.machine, view, &p);
                 let least = Some(least_compute_seconds(&model.machine, view, &p));
-                let (pruned, chosen) = fastest_mapping(&model.machine, view, &p, &outer, effort, least);
-                let (brute, best) = fastest_mapping(&model.machine, view, &p, &outer, effort, None);
-                prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "{effort:?}: pruned {pruned} brute {brute}");
-                let joules = [chosen, best].map(|mapping| mapping.traffic_energy(&model.machine, view, &p));
+                let [pruned, brute] =
+                    [least, None].map(|least| choose_mappings(&model.machine, view, &p, &outer, effort, least));
+                let times = [pruned.fastest.time, brute.fastest.time];
+                prop_assert!((times[0] - times[1]).abs() <= 1e-12 * times[1], "{effort:?}: {times:?} s");
+                let joules = [pruned, brute].map(|chosen| chosen.thrifty.traffic_energy(&model.machine, view, &p));
                 prop_assert!(joules[0] <= joules[1] * (1.0 + 1e-12), "{effort:?}: {joules:?} J");
             }
         }

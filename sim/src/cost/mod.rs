@@ -64,7 +64,8 @@ pub enum Span {
 pub enum Bottleneck {
     /// The arrays or the lanes.
     Compute,
-    /// The ports of a memory: its index in [`Accelerator::memory_levels`], innermost first.
+    /// The ports of a memory: its index in [`Accelerator::memory_levels`], innermost first. A core's accumulators count
+    /// as its innermost memory.
     Memory(u8),
     /// A network or a link out of the device.
     Network,
