@@ -22,7 +22,7 @@ use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Softwar
 use search::planner::{Job, PlanAnswer};
 use sim::files::carried::Files;
 use sim::files::{FaultParts, StructuredError};
-use sim::hardware::{Accelerator, ChipTemplate};
+use sim::hardware::{Accelerator, ChipTemplate, list_broken_rules};
 use sim::network::Fabric;
 use sim::units::Bytes;
 use std::path::PathBuf;
@@ -338,6 +338,14 @@ impl JobArguments {
     }
 }
 
+/// Warns of the rules of building that a user's chip breaks. Such a chip may be a question of its own, so it is not
+/// refused. A chip without an area model has no rules to break.
+fn warn_of_broken_rules(file: &str, chip: &Accelerator) {
+    for broken in list_broken_rules(chip).unwrap_or_default() {
+        tracing::warn!("{file}: cannot be built: {}", broken.describe_with_cure());
+    }
+}
+
 /// Makes the failure of a missing fabric, which names the networks that the chip is sold with.
 fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
     let accelerator = input::read_chip(chip, files)?.accelerator;
@@ -471,6 +479,9 @@ impl JobParts {
             return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
         };
         let mut chip = input::read_chip(named, files)?;
+        if named.ends_with(".toml") {
+            warn_of_broken_rules(named, &chip.accelerator);
+        }
         if let Some(text) = nvme {
             chip.accelerator.storage = Some(input::parse_storage(text)?);
         }

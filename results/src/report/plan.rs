@@ -243,21 +243,8 @@ const PLAN_COLUMNS: [&str; 22] = [
 ];
 
 /// The columns that a narrow screen keeps longest.
-const KEPT: [&str; 13] = [
-    "t",
-    "p",
-    "d",
-    "c",
-    "e",
-    "micro-batch",
-    "ZeRO",
-    "recompute",
-    "step s",
-    "tokens/s",
-    "MFU",
-    "GiB",
-    "fits",
-];
+const KEPT: [&str; 13] =
+    ["t", "p", "d", "c", "e", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "fits"];
 
 /// Finds the fastest listed plan that the software's framework can run; returns its index. `None` if it can run none.
 fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
