@@ -96,8 +96,9 @@ pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &Fus
     cost
 }
 
-/// Returns the cost on whole sequences with power-of-two tiles that fit the local buffer, on their fastest route. The
-/// time is the least one. Of the tilings up to [`NEAR_TIE`] slower, the one whose traffic takes the least energy counts.
+/// Returns the cost on whole sequences with power-of-two tiles that fit the local buffer. The time and its bound are
+/// those of the fastest tiling. Traffic and energy are those of the tiling with the least energy among those up to
+/// [`NEAR_TIE`] slower.
 fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let plans = list_tilings(model, view, a);
@@ -301,7 +302,7 @@ fn push_tilings(
     };
     let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
-    for sums in arrays.sums.alternatives() {
+    for sums in arrays.sums.list_alternatives() {
         let on_core = exchange_of_pair(machine, sums, a, QueryKeyTile { q, k }).times(heads * pairs);
         let base = AttentionTiling { work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
         let (local, local_level) = base.slowest_local_port(model, view, a);

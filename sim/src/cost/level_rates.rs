@@ -55,7 +55,7 @@ impl LevelRates {
 
     /// Joules of this traffic.
     #[inline]
-    pub(super) fn energy(&self, read: f64, written: f64) -> f64 {
+    pub(super) fn traffic_energy(&self, read: f64, written: f64) -> f64 {
         read * self.read_energy + written * self.write_energy
     }
 }

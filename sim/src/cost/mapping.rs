@@ -264,8 +264,8 @@ fn try_splits(
 pub(super) struct ChosenMappings {
     /// The fastest, for the time and its bound.
     pub(super) fastest: MappingCost,
-    /// The one for traffic and energy: of those up to [`THRIFT`] slower whose ports are busy for at most the least time,
-    /// the one with the least energy.
+    /// The one for traffic and energy. It has the least energy among those up to [`THRIFT`] slower whose ports are busy
+    /// for at most the least time.
     pub(super) thrifty: MappingCost,
 }
 
@@ -323,10 +323,11 @@ impl MappingCost {
 
     /// Returns the joules of the traffic at all levels.
     fn traffic_energy(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
-        let reread = view.shared.get(self.shared.park).map_or(0.0, |level| level.energy(self.shared.partials, 0.0));
+        let reread =
+            view.shared.get(self.shared.park).map_or(0.0, |level| level.traffic_energy(self.shared.partials, 0.0));
         let local = view.local.iter().enumerate().map(|(i, level)| {
             let LevelBytes { read, written } = self.bytes_through_local(view, p, i);
-            level.energy(read, written)
+            level.traffic_energy(read, written)
         });
         let sums = self.accumulated * machine.arrays.sums.energy_per_byte();
         self.shared_energy + reread + local.sum::<f64>() + sums

@@ -100,7 +100,7 @@ pub(super) fn time_shared_ports(
         let LevelBytes { read, written } = shared.bytes_through_level(view, p, outer, i);
         let time = level.busy_seconds(read, written);
         times.in_turn += time;
-        times.energy += level.energy(read, written);
+        times.energy += level.traffic_energy(read, written);
         if time > times.slowest {
             (times.slowest, times.level) = (time, i);
         }

@@ -156,7 +156,7 @@ impl SumPlace {
     }
 
     /// The places that software can choose from.
-    pub(super) fn alternatives(self) -> impl Iterator<Item = Self> {
+    pub(super) fn list_alternatives(self) -> impl Iterator<Item = Self> {
         let local = matches!(self, Self::Memory { .. }).then_some(Self::LocalBuffer);
         std::iter::once(self).chain(local)
     }
