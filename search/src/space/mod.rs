@@ -258,8 +258,23 @@ impl Space {
     /// True if a bound on all chips of the space shows that none is within the limits.
     #[must_use]
     pub fn exceeds_limits_everywhere(&self) -> bool {
-        let whole = self.whole_region().map(|region| self.enclose_boxes(&region));
-        matches!(whole, Some(Ok(Enclosed::Outside(_))))
+        /// Most boxes that are bounded.
+        const BOXES: usize = 256;
+        let mut boxes: Vec<Region> = self.whole_region().into_iter().collect();
+        let mut bounded = 0;
+        while let Some(region) = boxes.pop() {
+            bounded += 1;
+            match self.enclose_boxes(&region) {
+                Ok(Enclosed::Outside(_)) => {}
+                // Words have no bound in common.
+                Ok(Enclosed::Open) if bounded + boxes.len() < BOXES => {
+                    let Some(&words) = self.word_dimensions_of(&region).first() else { return false };
+                    boxes.extend(region.split_in_halves(words));
+                }
+                _ => return false,
+            }
+        }
+        bounded > 0
     }
 
     /// True if the limits leave no chip. False for every space searched in boxes, where no chip is built yet.
