@@ -76,6 +76,8 @@ pub enum Exclusion {
     Limit(OutsideReason),
     /// They are no chips, for the given reason.
     NoChip(String),
+    /// No plan fits their memory, as is known from another candidate with at least as much.
+    NoPlan,
 }
 
 /// A problem for branch and bound.
@@ -119,6 +121,11 @@ pub trait SearchProblem: Sync {
     /// # Errors
     /// Errors that end the search.
     fn refine_set(&self, node: &SearchNode<Self::Set>, cutoff: f64) -> Result<NodeRefinement<Self::Set>, String>;
+    /// Called for a single candidate that was found to have no value, before it is evaluated. Why it may be excluded;
+    /// `None` if it must be evaluated.
+    fn exclude_without_value(&self, _set: &Self::Set) -> Option<Exclusion> {
+        None
+    }
     /// Evaluates a candidate exactly. It may stop once the value is proven to be at least `cutoff`; an infinite cutoff
     /// always asks for the value.
     fn evaluate_candidate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
@@ -172,7 +179,7 @@ pub enum CandidateOutcome<E> {
         /// Lower bound on the values.
         bound: f64,
     },
-    /// Excluded: they exceed a limit or are no chips.
+    /// Excluded: they exceed a limit, are no chips or have no plan.
     Excluded(Exclusion),
 }
 
@@ -421,13 +428,24 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         let look = |(node, cutoff): (&SearchNode<P::Set>, &f64)| (!stop()).then(|| problem.refine_set(node, *cutoff));
         let looked: Vec<Option<Result<NodeRefinement<P::Set>, String>>> =
             nodes.par_iter().zip(&cutoffs).with_max_len(4).map(look).collect();
-        for (node, look) in nodes.into_iter().zip(looked) {
+        for ((node, look), cutoff) in nodes.into_iter().zip(looked).zip(cutoffs) {
             let Some(look) = look else {
                 self.queue.push(QueuedNode(node));
                 continue;
             };
             self.counts.looks += 1;
-            match look? {
+            let look = look?;
+            // A bound below an infinite cutoff is not cut short.
+            if let NodeRefinement::Bound(bound, set) = &look
+                && bound.is_infinite()
+                && cutoff.is_infinite()
+                && self.problem.is_single(set)
+                && let Some(why) = self.problem.exclude_without_value(set)
+            {
+                self.exclude_set(set.clone(), why);
+                continue;
+            }
+            match look {
                 NodeRefinement::Bound(bound, set) => {
                     self.queue.push(QueuedNode(SearchNode {
                         set,

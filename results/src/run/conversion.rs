@@ -222,6 +222,10 @@ impl<'a> SearchedModelSet<'a> {
                 });
             }
             runner::CandidateOutcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
+            runner::CandidateOutcome::Excluded(runner::Exclusion::NoPlan) => {
+                row.outcome = DesignStatus::Infeasible;
+                row.reason = Some("no plan fits: another design with as much memory has none".to_owned());
+            }
             // Not reached: combinations outside the limits are not among the designs of an answer.
             runner::CandidateOutcome::Excluded(_) => row.outcome = DesignStatus::OverArea,
         }
@@ -429,6 +433,7 @@ impl CandidateCounts {
             runner::CandidateOutcome::Infeasible { .. } => self.infeasible += size,
             runner::CandidateOutcome::Pruned { .. } => self.pruned += size,
             runner::CandidateOutcome::Open { .. } => self.open += size,
+            runner::CandidateOutcome::Excluded(runner::Exclusion::NoPlan) => self.infeasible += size,
             runner::CandidateOutcome::Excluded(_) => {}
         }
     }

@@ -3,7 +3,7 @@
 use crate::text::{TextTable, format_count, format_percent, format_significant};
 use search::design::DesignAnswer;
 use search::objective::{Objective, ValueScale};
-use search::runner::{BoundSource, CandidateOutcome, DecisionCounts, SearchMoment};
+use search::runner::{BoundSource, CandidateOutcome, DecisionCounts, Exclusion, SearchMoment};
 use search::space::Space;
 
 /// A new row starts when the gap shrinks by this fraction.
@@ -86,6 +86,7 @@ impl ProgressTable {
                 }
                 CandidateOutcome::Pruned { shown, .. } if in_set => counts.in_sets[*shown as usize] += size,
                 CandidateOutcome::Pruned { shown, .. } => counts.alone[*shown as usize] += size,
+                CandidateOutcome::Excluded(Exclusion::NoPlan) => counts.infeasible += size,
                 CandidateOutcome::Open { .. } | CandidateOutcome::Excluded(_) => {}
             }
         }

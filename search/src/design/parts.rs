@@ -56,6 +56,8 @@ pub enum PartDecision {
     Outside(OutsideReason),
     /// No chips.
     NoChip(String),
+    /// No plan fits their memory, as is known from another design.
+    NoPlan,
 }
 
 /// The answer of one part.
@@ -176,6 +178,7 @@ impl DesignSearch<'_> {
             PartDecision::Open(bound) => CandidateOutcome::Open { bound: *bound },
             PartDecision::Outside(why) => CandidateOutcome::Excluded(Exclusion::Limit(*why)),
             PartDecision::NoChip(why) => CandidateOutcome::Excluded(Exclusion::NoChip(why.clone())),
+            PartDecision::NoPlan => CandidateOutcome::Excluded(Exclusion::NoPlan),
         })
     }
 
@@ -263,6 +266,7 @@ fn exclusion_of(why: Exclusion) -> PartDecision {
     match why {
         Exclusion::Limit(why) => PartDecision::Outside(why),
         Exclusion::NoChip(why) => PartDecision::NoChip(why),
+        Exclusion::NoPlan => PartDecision::NoPlan,
     }
 }
 

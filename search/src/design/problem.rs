@@ -8,7 +8,7 @@ use super::{DesignEvaluation, DesignSearch};
 use crate::pareto::FrontPoint;
 use crate::planner::GroupBounds;
 use crate::runner::{self, BoundSource, Exclusion, NodeRefinement, SearchNode, Verdict};
-use crate::space::{Enclosed, OutsideReason, Region, SingleCombination};
+use crate::space::{Enclosed, Region, SingleCombination};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +93,7 @@ impl<'a> ChipProblem<'a> {
 
     /// True if it is known that no plan fits the memory of these chips.
     fn lacks_room(&self, seen: &ChipOrBox) -> bool {
-        self.has_evaluated.load(Ordering::Relaxed) && self.too_small.exclude(&self.search, seen)
+        self.has_evaluated.load(Ordering::Relaxed) && self.too_small.exclude(seen)
     }
 
     /// The node of one chip, or the reason why it is excluded. `known` are bounds of the chip's parent set.
@@ -367,6 +367,12 @@ impl runner::SearchProblem for ChipProblem<'_> {
         }
     }
 
+    fn exclude_without_value(&self, set: &Candidates) -> Option<Exclusion> {
+        let Candidates::One(point, _) = set else { return None };
+        self.too_small.note_design(&self.search, self.search.space.with_largest_memory(*point));
+        self.has_evaluated.load(Ordering::Relaxed).then_some(Exclusion::NoPlan)
+    }
+
     fn evaluate_candidate(&self, chip: usize, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
         self.has_evaluated.store(true, Ordering::Relaxed);
         self.too_small.evaluate_design(&self.search, self.search.space.with_largest_memory(chip), cutoff)
@@ -375,5 +381,5 @@ impl runner::SearchProblem for ChipProblem<'_> {
 
 /// The refinement of a set in whose memory no plan fits.
 fn without_room(node: &SearchNode<Candidates>) -> NodeRefinement<Candidates> {
-    NodeRefinement::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(OutsideReason::Hbm))])
+    NodeRefinement::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::NoPlan)])
 }
