@@ -25,7 +25,7 @@ use sim::files::{FaultParts, StructuredError};
 use sim::hardware::{Accelerator, ChipTemplate, list_broken_rules};
 use sim::network::Fabric;
 use sim::units::Bytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use step::{SoftwareStack, usable_hbm};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, LossForm, Lowering};
@@ -479,7 +479,8 @@ impl JobParts {
             return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
         };
         let mut chip = input::read_chip(named, files)?;
-        if named.ends_with(".toml") {
+        // A search was asked to lift the rules where its chip breaks them.
+        if named.ends_with(".toml") && !Path::new(named).ends_with(results::run::search_run::CHIP) {
             warn_of_broken_rules(named, &chip.accelerator);
         }
         if let Some(text) = nvme {

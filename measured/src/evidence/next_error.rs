@@ -53,10 +53,10 @@ impl NextError {
     }
 }
 
-/// Weight of the errors that are known in general, in runs, where errors of closer cases update them. With it,
-/// intervals after 1, 2, 6 and 12 runs cover 86, 89, 89 and 91 % of the other runs of nine carried data sets; with 1,
-/// fewer (79, 80, 87 and 90 % in a first experiment). The spreads of the data sets, of which one is 1.8 times another in
-/// the mean, give 2.7 (Smyth, 2004).
+/// Weight of the errors that are known in general, in runs, when errors of closer cases update them. With it, intervals
+/// after 1, 2, 6 and 12 runs cover 86, 89, 89 and 91 % of the other runs of nine carried data sets; with 1, fewer (79,
+/// 80, 87 and 90 % in a first experiment). The spreads of the data sets, of which one is 1.8 times another in the mean,
+/// give 2.7 (Smyth, 2004).
 const PRIOR_RUNS: f64 = 3.0;
 
 /// The errors of cases closer to a prediction than those in general: own runs of a step, measured pairs of a ratio.
@@ -69,7 +69,7 @@ pub(super) struct CloserErrors {
 }
 
 impl CloserErrors {
-    /// Returns the distribution of the next error after closer errors, if there are any. What is known in general is
+    /// Returns the distribution of the next error after closer errors, if there are any. The general errors are
     /// the prior: a normal distribution of unknown mean and variance, worth [`PRIOR_RUNS`] runs, with the same 90 %
     /// interval. The closer errors update it in closed form (normal and inverse chi-squared; Gelman et al., Bayesian
     /// Data Analysis, section 3.3; Smyth, 2004). So one or two cases leave the interval wide, and many replace it.

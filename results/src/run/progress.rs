@@ -80,13 +80,12 @@ impl ProgressTable {
         for (outcome, size, in_set) in answer.designs.iter().map(|design| (&design.outcome, 1, false)).chain(sets) {
             match outcome {
                 CandidateOutcome::Evaluated { .. } => counts.evaluated += size,
-                CandidateOutcome::Infeasible { .. } => {
+                CandidateOutcome::Infeasible { .. } | CandidateOutcome::Excluded(Exclusion::NoPlan) => {
                     counts.evaluated += size;
                     counts.infeasible += size;
                 }
                 CandidateOutcome::Pruned { shown, .. } if in_set => counts.in_sets[*shown as usize] += size,
                 CandidateOutcome::Pruned { shown, .. } => counts.alone[*shown as usize] += size,
-                CandidateOutcome::Excluded(Exclusion::NoPlan) => counts.infeasible += size,
                 CandidateOutcome::Open { .. } | CandidateOutcome::Excluded(_) => {}
             }
         }

@@ -195,9 +195,10 @@ fn the_report_of_a_run_reads() {
         smoke\n";
     assert!(text.starts_with(expected), "{text}");
     for line in [
-        "  chip        8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
-        "  throughput  0.3000 sequences/s\n",
-        "  step        7.797 s\n",
+        "  chip         8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",
+        "  throughput   0.3000 sequences/s\n",
+        "  step         7.797 s\n",
+        "  fits memory  with a chance of 100 %\n",
         "No design of this space is better by more than 3.333 %.\n",
         "  under the stack    ideal\n",
     ] {

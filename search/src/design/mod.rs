@@ -87,8 +87,8 @@ impl std::fmt::Display for Rejection {
                 let [counted, most] = [counted, most].map(|time| format_number(round_to_four_digits(time.0)));
                 write!(
                     f,
-                    "the fastest plan's step may take {counted} s at the bad end of its interval, the limit is {most} s: \
-                     allow longer steps"
+                    "the fastest plan's step may take {counted} s at the bad end of its interval, the limit is {most} \
+                     s: allow longer steps"
                 )
             }
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),

@@ -93,7 +93,7 @@ impl<'a> ChipProblem<'a> {
 
     /// True if it is known that no plan fits the memory of these chips.
     fn lacks_room(&self, seen: &ChipOrBox) -> bool {
-        self.has_evaluated.load(Ordering::Relaxed) && self.too_small.exclude(seen)
+        self.has_evaluated.load(Ordering::Relaxed) && self.too_small.exclude(&self.search, seen)
     }
 
     /// The node of one chip, or the reason why it is excluded. `known` are bounds of the chip's parent set.

@@ -1,4 +1,4 @@
-//! Memories in which some model has no plan that fits. What a plan needs does not depend on how fast a chip is, so one
+//! Memories in which some model has no plan that fits. The need of a plan does not depend on how fast a chip is, so one
 //! chip without a plan excludes every set of chips with no more memory.
 
 use super::bounds::ChipOrBox;
@@ -11,6 +11,7 @@ use step::DeviceMemory;
 /// A memory in which some model has no plan on a fabric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TooSmallMemory {
+    /// The first fabric on which plans need the same memory.
     fabric: usize,
     memory: DeviceMemory,
 }
@@ -33,22 +34,22 @@ pub(super) struct TooSmallMemories {
 
 impl TooSmallMemories {
     /// True if some model has no plan on any of the chips, whichever of their fabrics joins them.
-    pub fn exclude(&self, seen: &ChipOrBox) -> bool {
+    pub fn exclude(&self, search: &DesignSearch<'_>, seen: &ChipOrBox) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |one: TooSmallMemory| found.iter().any(|known| known.covers(&one));
-        !found.is_empty() && memories_of(seen).all(is_known)
+        !found.is_empty() && memories_of(search, seen).all(is_known)
     }
 
     /// As [`Self::exclude`], for one design.
     pub fn exclude_design(&self, search: &DesignSearch<'_>, id: DesignId) -> bool {
-        chip_of_design(search, id).is_some_and(|seen| self.exclude(&seen))
+        chip_of_design(search, id).is_some_and(|seen| self.exclude(search, &seen))
     }
 
     /// Notes the memory of a design that has no plan for some model.
     pub fn note_design(&self, search: &DesignSearch<'_>, id: DesignId) {
         let Some(seen) = chip_of_design(search, id) else { return };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        for one in memories_of(&seen) {
+        for one in memories_of(search, &seen) {
             if !found.iter().any(|known| known.covers(&one)) {
                 found.push(one);
             }
@@ -73,9 +74,24 @@ impl TooSmallMemories {
 }
 
 /// The largest memory of the chips on each of their fabrics.
-fn memories_of(seen: &ChipOrBox) -> impl Iterator<Item = TooSmallMemory> + '_ {
+fn memories_of<'a>(search: &'a DesignSearch<'_>, seen: &'a ChipOrBox) -> impl Iterator<Item = TooSmallMemory> + 'a {
     let memory = DeviceMemory::of_chip(seen.roomiest_chip());
-    seen.fabrics().iter().map(move |&fabric| TooSmallMemory { fabric, memory })
+    seen.fabrics().iter().map(move |&fabric| TooSmallMemory { fabric: first_alike(search, fabric), memory })
+}
+
+/// The first fabric of the space that has the plans of this one, and on which they need the same memory: the fabrics
+/// differ in their links, not in their domains.
+fn first_alike(search: &DesignSearch<'_>, fabric: usize) -> usize {
+    let is_alike = |other: &usize| {
+        search.workloads.iter().all(|workload| match (workload.prepared.get(*other), workload.prepared.get(fabric)) {
+            (Some(one), Some(own)) => {
+                one.differs_in_fabric_only(own)
+                    && one.job.fabric.fast_domain_devices() == own.job.fabric.fast_domain_devices()
+            }
+            _ => false,
+        })
+    };
+    (0..fabric).find(is_alike).unwrap_or(fabric)
 }
 
 fn chip_of_design(search: &DesignSearch<'_>, id: DesignId) -> Option<ChipOrBox> {

@@ -58,7 +58,7 @@ const THRIFT: f64 = 1.01;
 /// the law of cores to 1e-4.
 const MOST_WAVES: f64 = 256.0;
 
-/// What a search over mappings looks for.
+/// The aim of a search over mappings.
 enum SearchGoal {
     /// The least time.
     LeastTime,

@@ -136,8 +136,8 @@ impl Floorplan {
         (phys, controllers + SquareMillimeters(f64::from(self.pcie_lanes) * lane + die_to_die))
     }
 
-    /// Area of the on-chip networks of all dies. The wires of a die's network grow with the square of its width. A die's
-    /// network joins its own cores; the links between dies carry the rest (`BuildRule::DieToDie`).
+    /// Area of the on-chip networks of all dies. The wires of a die's network grow with the square of its width. The
+    /// network joins the die's own cores; the links between dies carry the rest (`BuildRule::DieToDie`).
     fn network_area(&self, constants: &Constants) -> SquareMillimeters {
         let dies = f64::from(self.dies.max(1));
         let width = f64::from(self.cores) / dies * self.network_port_bytes_per_cycle;
