@@ -443,7 +443,12 @@ fn that_nothing_fits_is_known_from_few_chips() {
     let prepared: Vec<PreparedJob<'_>> =
         fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &PlanSpace::default()).unwrap()).collect();
     let workloads = [Workload::of_one_model(&prepared)];
-    let search = DesignSearch { workloads: &workloads, space: &space, aim: Aim::default(), robust: None };
+    let search = DesignSearch {
+        workloads: &workloads,
+        space: &space,
+        aim: Aim { evaluations: usize::MAX, ..Aim::default() },
+        robust: None,
+    };
     let found = search.run_design_search(DesignWatch { stop: &|| false, told: &mut |_, _| {} }).unwrap();
     assert!(matches!(&found.status, SolveStatus::Infeasible { why } if why.contains("no plan fits")), "{found:?}");
     assert!(found.counts.evaluated <= 2, "{found:?}");
