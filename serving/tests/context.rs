@@ -234,7 +234,7 @@ fn a_free_degree_serves_as_much_as_the_best_given_one_and_no_more_than_the_bound
         let fabric = if name == "b200" { "nvlink5_node" } else { "nvlink4_node" };
         let fabric = Fabric::built_in_for_chip(fabric, name).unwrap();
         let mut question = question(model, 8, lengths, level);
-        question.given.tensor = (chip % 2 == 0).then_some(8);
+        question.given.tensor = chip.is_multiple_of(2).then_some(8);
         let hardware = ServingHardware { chip: &full, fabric: &fabric, engine: &engine };
         let best = |given: Option<u32>| {
             let given = GivenDegrees { context: given, ..question.given };

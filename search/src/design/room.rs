@@ -2,9 +2,11 @@
 //! chip without a plan excludes every set of chips with no more memory.
 
 use super::bounds::ChipOrBox;
-use super::{DesignEvaluation, DesignSearch, Rejection};
+use super::{DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip};
 use crate::runner::Verdict;
-use crate::space::DesignId;
+use crate::space::{Corners, DesignId};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use step::DeviceMemory;
 
@@ -30,6 +32,7 @@ impl TooSmallMemory {
 #[derive(Debug, Default)]
 pub(super) struct TooSmallMemories {
     found: Mutex<Vec<TooSmallMemory>>,
+    largest_tried: AtomicBool,
 }
 
 impl TooSmallMemories {
@@ -47,11 +50,32 @@ impl TooSmallMemories {
 
     /// Notes the memory of a design that has no plan for some model.
     pub fn note_design(&self, search: &DesignSearch<'_>, id: DesignId) {
-        let Some(seen) = chip_of_design(search, id) else { return };
+        if let Some(seen) = chip_of_design(search, id) {
+            self.note_chip(search, &seen);
+        }
+    }
+
+    fn note_chip(&self, search: &DesignSearch<'_>, seen: &ChipOrBox) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        for one in memories_of(search, &seen) {
+        for one in memories_of(search, seen) {
             if !found.iter().any(|known| known.covers(&one)) {
                 found.push(one);
+            }
+        }
+    }
+
+    /// Tries the largest memory of the space on each kind of its fabrics: it may be that nothing fits at all.
+    fn try_largest_memory(&self, search: &DesignSearch<'_>) {
+        let Some(Corners { fast, fabrics, least, .. }) = search.space.corners_of_largest_memory() else { return };
+        let kinds: BTreeSet<usize> = fabrics.iter().map(|&fabric| first_alike(search, fabric)).collect();
+        for fabric in kinds {
+            let has_no_plan = |workload: &Workload<'_>| {
+                let prepared = workload.prepared.get(fabric);
+                let verdict = prepared.map(|prepared| evaluate_chip(prepared, &fast, f64::INFINITY));
+                matches!(verdict, Some(Verdict::Infeasible(why)) if why.is_too_large())
+            };
+            if search.workloads.iter().any(has_no_plan) {
+                self.note_chip(search, &ChipOrBox::chip(fast.clone(), least, fabric));
             }
         }
     }
@@ -65,11 +89,21 @@ impl TooSmallMemories {
     ) -> Verdict<Vec<DesignEvaluation>> {
         let verdict = search.evaluate_design(id, cutoff);
         if let Verdict::Infeasible(evaluations) = &verdict
-            && evaluations.last().is_some_and(|last| matches!(last.outcome, Err(Rejection::TooLarge(Some(_)))))
+            && evaluations.last().is_some_and(|last| last.is_too_large())
         {
             self.note_design(search, id);
+            if !self.largest_tried.swap(true, Ordering::Relaxed) {
+                self.try_largest_memory(search);
+            }
         }
         verdict
+    }
+}
+
+impl DesignEvaluation {
+    /// True if every plan was tried and none fits.
+    fn is_too_large(&self) -> bool {
+        matches!(self.outcome, Err(Rejection::TooLarge(Some(_))))
     }
 }
 

@@ -255,26 +255,40 @@ impl Space {
         }
     }
 
-    /// True if a bound on all chips of the space shows that none is within the limits.
-    #[must_use]
-    pub fn exceeds_limits_everywhere(&self) -> bool {
+    /// Bounds the whole space by boxes without open words, because words have no bound in common. `None` if they are too
+    /// many, if one of them has no bound, or if the space is not searched in boxes.
+    fn enclose_by_words(&self) -> Option<Vec<Enclosed>> {
         /// Most boxes that are bounded.
         const BOXES: usize = 256;
-        let mut boxes: Vec<Region> = self.whole_region().into_iter().collect();
-        let mut bounded = 0;
+        let (mut boxes, mut enclosed) = (vec![self.whole_region()?], Vec::new());
         while let Some(region) = boxes.pop() {
-            bounded += 1;
-            match self.enclose_boxes(&region) {
-                Ok(Enclosed::Outside(_)) => {}
-                // Words have no bound in common.
-                Ok(Enclosed::Open) if bounded + boxes.len() < BOXES => {
-                    let Some(&words) = self.word_dimensions_of(&region).first() else { return false };
+            match self.enclose_boxes(&region).ok()? {
+                Enclosed::Open if enclosed.len() + boxes.len() < BOXES => {
+                    let words = *self.word_dimensions_of(&region).first()?;
                     boxes.extend(region.split_in_halves(words));
                 }
-                _ => return false,
+                Enclosed::Open => return None,
+                bounded => enclosed.push(bounded),
             }
         }
-        bounded > 0
+        Some(enclosed)
+    }
+
+    /// True if bounds on all chips of the space show that none is within the limits.
+    #[must_use]
+    pub fn exceeds_limits_everywhere(&self) -> bool {
+        self.enclose_by_words().is_some_and(|all| all.iter().all(|one| matches!(one, Enclosed::Outside(_))))
+    }
+
+    /// The corners of the part of the space with the largest memory; no chip of the space has more. `None` without
+    /// bounds.
+    #[must_use]
+    pub fn corners_of_largest_memory(&self) -> Option<Corners> {
+        let within = self.enclose_by_words()?.into_iter().filter_map(|one| match one {
+            Enclosed::Within(corners) => Some(*corners),
+            Enclosed::Open | Enclosed::Outside(_) => None,
+        });
+        within.max_by_key(|corners| corners.fast.memory_capacity())
     }
 
     /// True if the limits leave no chip. False for every space searched in boxes, where no chip is built yet.
