@@ -137,8 +137,8 @@ struct NearPair<'t> {
 }
 
 impl CloserErrors {
-    /// Returns the errors of measured pairs; `None` without pairs. They count as fewer, the less the nearest pair is like
-    /// the prediction. Pairs of the same software with models of one fold are correlated. For software that was
+    /// Returns the errors of measured pairs; `None` without pairs. They count as fewer, the less the nearest pair
+    /// resembles the prediction. Pairs of the same software with models of one fold are correlated. For software that was
     /// never measured, each pair of other stacks is one guess.
     fn from_pairs(scheme: HoldOutScheme, near: &[NearPair<'_>]) -> Option<Self> {
         let nearest = near.first()?.distance;

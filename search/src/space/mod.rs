@@ -255,8 +255,8 @@ impl Space {
         }
     }
 
-    /// Bounds the whole space by boxes without open words, because words have no bound in common. `None` if they are too
-    /// many, if one of them has no bound, or if the space is not searched in boxes.
+    /// Bounds the whole space by boxes without open words, because words have no bound in common. `None` if there are
+    /// too many boxes, if one of them has no bound, or if the space is not searched in boxes.
     fn enclose_by_words(&self) -> Option<Vec<Enclosed>> {
         /// Most boxes that are bounded.
         const BOXES: usize = 256;
