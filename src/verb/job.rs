@@ -18,6 +18,7 @@ use crate::failure::{
 use crate::input::{self, TechniqueUse};
 use crate::numbers::{real_number, token_count_in, whole_number_in};
 use clap::ValueEnum;
+use results::run::record::RECORD;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::{Job, PlanAnswer};
 use sim::files::carried::Files;
@@ -479,8 +480,8 @@ impl JobParts {
             return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
         };
         let mut chip = input::read_chip(named, files)?;
-        // A search was asked to lift the rules where its chip breaks them.
-        if named.ends_with(".toml") && !Path::new(named).ends_with(results::run::search_run::CHIP) {
+        // A search was asked to lift the rules if the chip of its run breaks them.
+        if named.ends_with(".toml") && !Path::new(named).with_file_name(RECORD).is_file() {
             warn_of_broken_rules(named, &chip.accelerator);
         }
         if let Some(text) = nvme {
