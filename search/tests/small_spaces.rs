@@ -6,7 +6,7 @@
 use coplace_search::design::{Aim, DesignSearch, DesignWatch, Workload};
 use coplace_search::pareto::{Front, FrontPoint};
 use coplace_search::planner::{Job, PlanSpace, PreparedJob, Splits, search_plans};
-use coplace_search::runner::CandidateOutcome;
+use coplace_search::runner::{CandidateOutcome, Exclusion};
 use coplace_search::space::{ChipLimits, PhazeGrid, Space};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
@@ -120,7 +120,7 @@ proptest! {
             }
             match (&found.outcome, best) {
                 (CandidateOutcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", space.describe_design(found.id)),
-                (CandidateOutcome::Infeasible { .. }, None) => {}
+                (CandidateOutcome::Infeasible { .. } | CandidateOutcome::Excluded(Exclusion::NoPlan), None) => {}
                 (CandidateOutcome::Pruned { bound, .. }, best) => {
                     prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", space.describe_design(found.id), bound, best);
                 }
