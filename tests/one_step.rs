@@ -103,6 +103,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             precision: stack.precision_of_run(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace { pipeline: Some(vec![asked.pipeline]), ..PlanSpace::default() };
@@ -156,6 +157,7 @@ fn what_fits_nowhere_has_a_shortfall_and_no_result() {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let evaluated =

@@ -25,6 +25,7 @@ fn explained(chip: &Accelerator, stack: &str) -> Explanation {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {

@@ -59,6 +59,7 @@ fn main() {
             precision: Precision::default(),
             optimizer: study.plan.optimizer,
             headroom: sim::units::Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         };
         let start = Instant::now();

@@ -106,6 +106,7 @@ fn main() {
             precision: stack.precision_of_run(asked),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         };
         let (answer, cpu, clock) = timed(&job, &PlanSpace::default());

@@ -55,6 +55,7 @@ fn main() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let schedules = PlanSpace::full(&job, &PlanSpace::default(), default_policies()).schedules;

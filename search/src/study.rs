@@ -10,6 +10,7 @@ mod workload;
 
 use crate::ask::{AimSpec, ChipChoice, DeploymentSpec, Question, Software};
 use crate::objective::{MeasureMean, OperatingCost};
+use crate::planner::NO_MARGIN;
 use crate::space::{Chips, SpaceSpec};
 use crate::study_files;
 use schemars::JsonSchema;
@@ -160,6 +161,7 @@ impl Study {
                 stack: Some(plan.stack.clone()),
                 attention: plan.attention,
                 optimizer: plan.optimizer,
+                fit: Some(plan.fit),
                 ..Software::default()
             },
             plans: plan.choices.clone(),
@@ -187,6 +189,8 @@ impl Study {
                 stack: software.stack.clone().unwrap_or_default(),
                 attention: software.attention,
                 optimizer: software.optimizer,
+                // Older questions say nothing: their plans may fill the memory.
+                fit: software.fit.unwrap_or(NO_MARGIN),
                 choices: question.plans.clone(),
             },
             limits,

@@ -53,6 +53,7 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
         precision: Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let plans = PlanSpace {

@@ -26,6 +26,8 @@ struct Case {
     devices: u32,
     batch: u64,
     zero: Option<Vec<ZeroStage>>,
+    /// The factor on predicted peaks that must fit.
+    peak_factor: f64,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -66,14 +68,18 @@ fn case() -> impl Strategy<Value = Case> {
     ]);
     // Includes odd numbers of devices, and more than one node of eight.
     let devices = prop::sample::select(vec![1_u32, 2, 3, 4, 5, 6, 7, 8, 16]);
-    (grid, names, devices, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {
-        space,
-        model,
-        fabric,
-        devices,
-        batch: u64::from(devices) * batch,
-        zero,
-    })
+    let factor = prop::sample::select(vec![1.0, 1.25]);
+    (grid, names, devices, 1_u64..=4, zero, factor).prop_map(
+        |(space, (model, fabric), devices, batch, zero, peak_factor)| Case {
+            space,
+            model,
+            fabric,
+            devices,
+            batch: u64::from(devices) * batch,
+            zero,
+            peak_factor,
+        },
+    )
 }
 
 proptest! {
@@ -100,6 +106,7 @@ proptest! {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            peak_factor: case.peak_factor,
             techniques: workloads::Techniques::none(),
         };
         let prepared = PreparedJob::new(job, &plans).unwrap();
@@ -114,6 +121,9 @@ proptest! {
             let chip = space.chip_of_design(found.id).unwrap();
             let area = space.figures_of_design(found.id, &chip).area.0;
             let first = search_plans(&Job { chip: &chip, ..job }, &plans, 1).unwrap().best.into_iter().next();
+            let peaks = first.iter().flat_map(|plan| &plan.memory.stages).map(|stage| stage.bytes_needed().as_f64());
+            let room = chip.memory_capacity().as_f64();
+            prop_assert!(peaks.fold(0.0, f64::max) * case.peak_factor <= room, "{}", space.describe_design(found.id));
             let best = first.map(|plan| plan.time.total.0);
             if let Some(best) = best {
                 front.insert(FrontPoint { costs: [area, 0.0], value: best, id });

@@ -16,8 +16,8 @@ use results::page::PageRoofline;
 use results::report;
 use results::report::KernelDetailLevel;
 use results::store::files;
-use search::ask::{ClusterSpec, Question};
-use search::planner::{Job, PlanAnswer, PlanWatch, search_documented};
+use search::ask::Question;
+use search::planner::{Job, PlanAnswer, PlanWatch, USUAL_FIT, search_documented};
 use sim::files::carried::Files;
 use std::path::Path;
 use step::TrainingPlan;
@@ -29,8 +29,8 @@ use step::TrainingPlan;
     coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace step.json\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
     If the arguments leave several plans, the fastest one that fits with a chance of 90 % is found, as by `plan`;\n\
-    time and memory are those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the\n\
-    study phaze.\n\
+    time and memory are those of `plan`. Without --fabric, --devices and --global-batch the cluster is 1,024\n\
+    devices on the chip's usual network, with 4,096 sequences per step.\n\
     If no plan fits the chip, the answer names the stage and its shortfall. A --headroom-gib that no plan leaves\n\
     free is an error, which suggests a value. Energy on network links is not modelled.\n\n\
     JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages,\n\
@@ -109,8 +109,8 @@ fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> R
             .best
             .first()
             .filter(|_| found.plans > 1)
-            .filter(|ranked| fit_probability(&job, ranked).is_some_and(|chance| chance < plan::USUAL_FIT));
-        let margin = risky.and_then(|ranked| memory_margin(&job, ranked, plan::USUAL_FIT));
+            .filter(|ranked| fit_probability(&job, ranked).is_some_and(|chance| chance < USUAL_FIT));
+        let margin = risky.and_then(|ranked| memory_margin(&job, ranked, USUAL_FIT));
         let Some(margin) = margin.filter(|margin| *margin > job.headroom) else { break };
         loaded.leave_free(margin, techniques.clone());
         match find_plan(question, loaded, call) {
@@ -179,15 +179,11 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
     })
 }
 
-/// The default cluster, if the user names none: that of the study `phaze`.
-fn usual_cluster() -> ClusterSpec {
-    ClusterSpec { devices: 1024, fabric: "phaze_flat".to_owned(), global_batch_sequences: 4096 }
-}
-
 impl EvaluateArguments {
-    /// Returns the question that the arguments ask.
+    /// The question that the arguments ask.
     pub fn question(&self) -> Result<Question, Failure> {
-        self.job.question(self.choices.plan_space()?, Some(&usual_cluster()), true)
+        let usual = self.job.usual_cluster()?;
+        self.job.question(self.choices.plan_space()?, usual.as_ref(), true)
     }
 }
 

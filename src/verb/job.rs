@@ -298,6 +298,14 @@ impl JobArguments {
         Ok(question)
     }
 
+    /// The cluster of a job that names none: 1,024 devices on the chip's usual network, 4,096 sequences per step. `None`
+    /// if the chip has no usual network.
+    pub fn usual_cluster(&self) -> Result<Option<ClusterSpec>, Failure> {
+        let chip = input::read_chip(&self.chip, &self.files)?.accelerator;
+        let on = |fabric| ClusterSpec { devices: 1024, fabric, global_batch_sequences: 4096 };
+        Ok(chip.origin.usual_fabric.map(on))
+    }
+
     fn cluster(&self, usual: Option<&ClusterSpec>, chip: &str) -> Result<ClusterSpec, Failure> {
         let given = self.fabric.as_deref().map(|fabric| run::fabric_beside_chip(fabric, chip));
         let Some(fabric) = given.or_else(|| usual.map(|usual| usual.fabric.clone())) else {
@@ -348,7 +356,7 @@ fn warn_of_broken_rules(file: &str, chip: &Accelerator) {
 }
 
 /// Makes the failure of a missing fabric, which names the networks that the chip is sold with.
-fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
+pub fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
     let accelerator = input::read_chip(chip, files)?.accelerator;
     let chip = accelerator.known_name();
     let own = Fabric::names().into_iter().filter_map(|name| Fabric::built_in(name).ok());
@@ -596,6 +604,7 @@ impl LoadedJob {
             precision: self.precision,
             optimizer: question.software.optimizer,
             headroom: self.headroom,
+            peak_factor: 1.0,
             techniques: &self.techniques,
         }
     }

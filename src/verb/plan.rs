@@ -16,7 +16,7 @@ use crate::verb::stop;
 use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use fit::FitSearch;
-pub(in crate::verb) use fit::USUAL_FIT;
+pub(in crate::verb) use fit::parse_fit;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
 use results::answer::rank_mapping::RankMappingRecord;
@@ -27,7 +27,7 @@ use results::{figure, report};
 use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
-    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours,
+    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, USUAL_FIT, default_policies, map_plans, neighbours,
     search_documented,
 };
 use search::rank_mapping::RankMapping;
@@ -109,7 +109,7 @@ pub struct PlanArguments {
     top: Option<u16>,
     /// The least chance that a plan's peak memory fits, above 0 and below 1. With 0.5 or less the predicted peak has to
     /// fit and may fill the memory
-    #[arg(long, value_name = "PROBABILITY", value_parser = fit::parse_fit, default_value_t = fit::USUAL_FIT)]
+    #[arg(long, value_name = "PROBABILITY", value_parser = parse_fit, default_value_t = USUAL_FIT)]
     fit: f64,
     /// Rank plans by the bad end of their step's 90 % interval: the best plan if the model is as wrong about each as it
     /// was about similar measured runs

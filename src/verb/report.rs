@@ -107,6 +107,7 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
                 precision: plan.precision,
                 optimizer: plan.optimizer,
                 headroom: Bytes::ZERO,
+                peak_factor: 1.0,
                 techniques: &plan.techniques,
             };
             let played = progress::run_with_progress(call, "replaying the step", || PlanReplay::new(&job, found));

@@ -16,6 +16,7 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::numbers::{real_number, token_count_in, whole_number_in};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
+use crate::verb::plan::parse_fit;
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
 use crate::written_path::WrittenPath;
@@ -108,8 +109,7 @@ pub struct SearchRequest {
     /// study [default: the study's]
     #[arg(value_name = "MODEL")]
     pub models: Vec<String>,
-    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or
-    /// --hbm-stacks]
+    /// A built-in study (coplace list studies) or a study file (.toml) [default: tpu]
     #[arg(long)]
     pub study: Option<String>,
     /// Software stack instead of the study's: built in (coplace list stacks) or a stack file (.toml)
@@ -118,6 +118,10 @@ pub struct SearchRequest {
     /// GiB per device that plans leave free, in addition to the memory of the stack
     #[arg(long, value_name = "GIB", default_value_t = 0.0, value_parser = real_number)]
     pub headroom_gib: f64,
+    /// The least chance that a plan's peak memory fits, above 0 and below 1. With 0.5 or less the predicted peak has to
+    /// fit and may fill the memory [default: the study's, 0.9]
+    #[arg(long, value_name = "PROBABILITY", value_parser = parse_fit)]
+    pub fit: Option<f64>,
     /// Tokens per sequence; 32k is 32768 [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = token_count_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,

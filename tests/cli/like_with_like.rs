@@ -42,8 +42,8 @@ fn narrow_study() -> String {
 fn a_row_s_figure_is_that_of_plan_on_the_row_s_fabric_and_stack() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), narrow_study()).unwrap();
-    let call = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "1024", "--draws", "0", "--out", "run"];
-    run_coplace_in(dir.path(), &call).expect_result();
+    let job = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "1024", "--draws", "0"];
+    run_coplace_in(dir.path(), &[&job[..], &["--fit", "0.5", "--out", "run"]].concat()).expect_result();
     let record = read_record(&dir.path().join("run"));
     let (devices, batch) =
         (record["study"]["devices"].to_string(), record["study"]["global_batch_sequences"].to_string());
@@ -74,8 +74,10 @@ fn a_row_s_figure_is_that_of_plan_on_the_row_s_fabric_and_stack() {
             "--format",
             "json",
         ];
-        // A row has the fastest plan that the stack's framework can run.
-        let planned = run_coplace_in(dir.path(), &[&job[..], &PLANS].concat()).expect_json();
+        // A row has the fastest plan that the stack's framework can run: of the study's plans on the found fabric, of
+        // all as it is sold.
+        let plans = if standing == "as_sold" { &[][..] } else { &PLANS };
+        let planned = run_coplace_in(dir.path(), &[&job[..], plans].concat()).expect_json();
         let listed = planned["plans"].as_array().unwrap();
         let first = listed.iter().find(|plan| plan["cannot_run"].is_null()).unwrap();
         let (own, other) = (entry["step_time_s"].as_f64().unwrap(), first["step_s"].as_f64().unwrap());
@@ -132,6 +134,31 @@ fn a_plan_fits_with_the_chance_that_is_asked_for() {
         let said = run_coplace_in(dir.path(), &[&job[..], &["--fit", wrong]].concat()).expect_refusal();
         assert!(said.contains("must be greater than 0 and less than 1"), "{said}");
     }
+}
+
+#[test]
+fn the_plan_of_a_found_chip_fits_with_the_chance_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    // A sequence so long that the fastest plan fills the memory.
+    std::fs::write(dir.path().join("s.toml"), RELATIVES.replace("devices = 16", "devices = 1")).unwrap();
+    let job = ["search", "opt-350m", "--study", "s.toml", "--global-batch", "24", "--draws", "0", "--format", "json"];
+    let with = |fit: &[&str]| run_coplace_in(dir.path(), &[&job[..], fit].concat()).expect_json();
+    let chance = |found: &Value| found["best"]["step"]["plan"]["fit_probability"].as_f64().unwrap();
+    let step = |found: &Value| found["best"]["step"]["plan"]["step_s"].as_f64().unwrap();
+    let (usual, half, sure) = (with(&[]), with(&["--fit", "0.5"]), with(&["--fit", "0.99"]));
+    assert!(chance(&half) < 0.9 && chance(&usual) >= 0.9 && chance(&sure) >= 0.99, "{}", chance(&half));
+    assert!(step(&half) < step(&usual) && step(&usual) <= step(&sure));
+    assert_eq!(usual["study"]["options"]["fit"], "0.9");
+    // The margin counts as memory of the device.
+    assert_eq!(usual["best"]["step"]["capacity_gib"], half["best"]["step"]["capacity_gib"]);
+    for wrong in ["0", "1", "nan"] {
+        let said = run_coplace_in(dir.path(), &[&job[..], &["--fit", wrong]].concat()).expect_refusal();
+        assert!(said.contains("must be greater than 0 and less than 1"), "{said}");
+    }
+    let study = RELATIVES.replace("[plan]", "[plan]\nfit = 1.5");
+    std::fs::write(dir.path().join("s.toml"), study).unwrap();
+    let said = run_coplace_in(dir.path(), &job).expect_refusal();
+    assert!(said.contains("s.toml:21: plan.fit = 1.5: must be greater than 0 and less than 1"), "{said}");
 }
 
 #[test]

@@ -215,6 +215,7 @@ mod tests {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         })
     }

@@ -23,6 +23,7 @@ pub(crate) fn explained(chip: &Accelerator, stack: &str) -> ExplainedPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {

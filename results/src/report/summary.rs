@@ -8,6 +8,7 @@ use crate::text::{
     format_significant,
 };
 use search::objective::Objective;
+use search::planner::NO_MARGIN;
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The number of parts of the step's time that are named.
@@ -74,7 +75,19 @@ fn nothing_found(record: &SearchRecord) -> String {
         (None, true) => "no chip of this space is within the limits".to_owned(),
         (None, false) => "no design of this space runs the model".to_owned(),
     };
-    fold_line(&format!("Nothing found: {why}."))
+    fold_line(&format!("Nothing found: {why}.{}", margin_note(record)))
+}
+
+/// Returns the chance that plans must fit with, and the cure, if their predicted peaks may not fill the memory.
+fn margin_note(record: &SearchRecord) -> String {
+    let has_candidates = !record.certificate.is_without_candidates();
+    record.asked.software.fit.filter(|chance| *chance > NO_MARGIN && has_candidates).map_or_else(String::new, |chance| {
+        format!(
+            " Plans must fit with a chance of {}, which keeps a margin for the error of their predicted peaks: use more \
+             devices, or accept the risk with --fit 0.5.",
+            format_chance(chance)
+        )
+    })
 }
 
 /// Returns the value of the objective, with throughput, MFU and step.

@@ -9,7 +9,7 @@ use crate::store::design::{DesignDimensions, DesignRow, DesignStatus};
 use crate::text::format_seconds_between;
 use crate::text::{format_bytes, format_rate, format_significant};
 use search::design::{
-    Aim, DecisionAnswer, DesignAnswer, DesignEvaluation, DesignOutcome, Finalist, InputWorth, ReferenceStep,
+    Aim, DecisionAnswer, DesignAnswer, DesignEvaluation, DesignOutcome, Finalist, InputWorth, ReferenceStep, Rejection,
 };
 use search::objective::{FrontAxis, Objective, ObjectiveKind, Term, ValueScale};
 use search::planner::{Job, RankedPlan};
@@ -285,13 +285,13 @@ pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String
 pub fn best_plan_entry(
     label: &str,
     job: &Job<'_>,
-    evaluation: &DesignEvaluation,
+    plan: Result<&RankedPlan, &Rejection>,
 ) -> Result<ComparisonEntry, StepError> {
     let mut entry = entry_of_chip(
         ComparisonEntry { chip: describe_chip(job.chip), ..ComparisonEntry::without_design(label) },
         job.chip,
     );
-    match &evaluation.outcome {
+    match plan {
         Ok(ranked) => {
             let plan = plan_row(job, ranked);
             entry = entry.with_evidence(&job.stack.name, plan.evidence.as_ref());

@@ -85,6 +85,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let prepared: Vec<PreparedJob<'_>> =

@@ -93,6 +93,7 @@ impl SmallStudy {
             precision: stack.precision_of_run(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         };
         let prepared = [PreparedJob::new(job, &plans).unwrap()];

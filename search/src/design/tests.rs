@@ -190,6 +190,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let on_all = |fabrics, model| {
@@ -393,6 +394,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let prepared = [PreparedJob::new(job, &study.plan.choices).unwrap()];
@@ -438,6 +440,7 @@ fn that_nothing_fits_is_known_from_few_chips() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let prepared: Vec<PreparedJob<'_>> =

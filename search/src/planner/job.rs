@@ -39,6 +39,9 @@ pub struct Job<'a> {
     pub optimizer: Optimizer,
     /// Bytes of every device's memory that plans leave free.
     pub headroom: Bytes,
+    /// The factor on a plan's predicted peak that must fit the memory. 1 lets the predicted peak fill it; more keeps a
+    /// margin for the errors of the prediction.
+    pub peak_factor: f64,
     /// Memory techniques of every plan.
     pub techniques: &'a Techniques,
 }
@@ -92,10 +95,19 @@ impl<'a> Job<'a> {
         self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
     }
 
-    /// The memory of a device that plans may use: its memory less [`Job::headroom`].
+    /// The memory of a device that plans may use: its memory less the larger of [`Job::headroom`] and the margin of
+    /// [`Job::peak_factor`].
     pub(crate) fn device_memory(&self) -> DeviceMemory {
         let memory = DeviceMemory::of_chip(self.chip);
-        DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
+        DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom + self.fit_margin()), ..memory }
+    }
+
+    /// The memory of a device that [`Job::peak_factor`] keeps free beyond [`Job::headroom`].
+    #[must_use]
+    pub fn fit_margin(&self) -> Bytes {
+        let usable = usable_hbm(self.stack, DeviceMemory::of_chip(self.chip).hbm);
+        let kept = usable.saturating_sub(Bytes((usable.as_f64() / self.peak_factor.max(1.0)).floor() as u64));
+        kept.saturating_sub(self.headroom)
     }
 
     /// The fraction of the model's training operations that remain under the job's techniques. Gradients of frozen

@@ -20,6 +20,7 @@ mod chips;
 #[cfg(test)]
 mod documented_tests;
 mod families;
+mod fit;
 mod job;
 mod mapped;
 mod mixes;
@@ -37,6 +38,7 @@ pub use chips::fastest::FastestPlan;
 pub use chips::on_chip::{ChipKernels, GroupBounds};
 pub use chips::prepared::PreparedJob;
 pub use families::FamilyPlan;
+pub use fit::{NO_MARGIN, USUAL_FIT, find_peak_factor};
 pub use job::Job;
 pub(crate) use job::PlanAttempt;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};

@@ -4,9 +4,10 @@
 use super::search_plans::search_once;
 use super::{
     Job, MapRanks, NeighbourOutcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits,
-    default_policies, map_plans, neighbours, search_plans,
+    default_policies, find_peak_factor, map_plans, neighbours, search_plans,
 };
 use crate::rank_mapping::RankMapping;
+use measured::evidence::{PredictedQuantity, PredictionFacts, ResidualTable};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
@@ -47,6 +48,7 @@ impl PlannerHardware {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         }
     }
@@ -542,6 +544,33 @@ fn headroom_is_left_free() {
     let spared = search_plans(&job, &PlanSpace::default(), 1).unwrap();
     assert!(peak(&spared) < peak(&all) && spared.best[0].time.total >= all.best[0].time.total);
     assert_eq!(spared.best[0].memory.capacity, all.best[0].memory.capacity.saturating_sub(job.headroom));
+}
+
+#[test]
+fn plans_fit_with_the_chance_that_is_asked_for() {
+    let hardware = PlannerHardware::new("llama2-7b");
+    let job = hardware.job(16, 64, 2048);
+    let (table, space) = (ResidualTable::read_carried(), space());
+    let factor = |chance: f64| find_peak_factor(&job, &space, chance);
+    // No margin at even chances, and more of it the surer plans must fit.
+    assert_eq!(factor(0.5), 1.0);
+    assert!(1.0 < factor(0.8) && factor(0.8) < factor(0.9) && factor(0.9) < factor(0.99));
+    // Every plan that fits with the margin fits with the chance; none needs a larger margin.
+    let own = |plan: &TrainingPlan| {
+        let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, plan);
+        table.factor_at(PredictedQuantity::Peak, &facts, 0.9).unwrap()
+    };
+    let plans = space.plans(&job);
+    assert_eq!(plans.iter().map(own).fold(1.0, f64::max), factor(0.9));
+    let kept = search_plans(&Job { peak_factor: 8.0, ..job }, &space, 100).unwrap();
+    let need = |ranked: &RankedPlan| ranked.memory.stages.iter().map(|stage| stage.bytes_needed().0).max().unwrap();
+    let all = search_plans(&job, &space, 100).unwrap();
+    let room = all.best[0].memory.capacity.0;
+    assert!(all.best.iter().any(|ranked| need(ranked) * 8 > room));
+    assert!(!kept.best.is_empty() && kept.best.iter().all(|ranked| need(ranked) * 8 <= room));
+    // The larger of the two margins counts, not their sum.
+    let both = Job { peak_factor: 1.25, headroom: Bytes::from_gib(30.0), ..job };
+    assert_eq!(both.fit_margin(), Bytes::ZERO);
 }
 
 #[test]

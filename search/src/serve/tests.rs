@@ -205,6 +205,7 @@ fn check_both(served: &ServedSpace<'_>, chips: &[ServedChip], weight: f64, seen:
         precision: Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let plans = PlanSpace { tensor: Some(vec![1, 2]), pipeline: Some(vec![1]), ..PlanSpace::default() };

@@ -29,6 +29,11 @@ impl Study {
         if let Some(why) = limits.find_contradiction(|limit| format!("space.{} = ", limit.key())) {
             return Err(StudyError::Dimension { place: file.into(), why });
         }
+        let fit = self.plan.fit;
+        if !(fit > 0.0 && fit < 1.0) {
+            let (limit, cure) = ("must be greater than 0 and less than 1", "use 0.9, or 0.5 to keep no margin");
+            return fail("plan.fit", fit.to_string(), limit, cure);
+        }
         workload::check(self, file)?;
         serve::check(self, file)?;
         if let Some((key, value, limit)) = self.operation.first_invalid_figure() {

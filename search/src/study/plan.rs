@@ -1,6 +1,7 @@
 //! Reads the table `[plan]` of a study: the software, and the plans to try on each chip.
 
 use crate::ask::{DECISIONS, Decision, DecisionValues, OfKey, PlanSpace, Splits, Words};
+use crate::planner::USUAL_FIT;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -19,6 +20,8 @@ pub struct PlanSpec {
     pub attention: Attention,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// The least chance that a plan's peak memory fits. At 0.5 or less the predicted peak may fill the memory.
+    pub fit: f64,
     /// The plans to choose from. If the study does not say otherwise, layers get the fastest split.
     pub choices: PlanSpace,
 }
@@ -28,6 +31,7 @@ enum PlanKey {
     Stack,
     Attention,
     Optimizer,
+    Fit,
     Of(&'static Decision),
 }
 
@@ -54,6 +58,7 @@ impl Visitor<'_> for ReadKey {
             "stack" => Ok(PlanKey::Stack),
             "attention" => Ok(PlanKey::Attention),
             "optimizer" => Ok(PlanKey::Optimizer),
+            "fit" => Ok(PlanKey::Fit),
             _ => OfKey.visit_str(key).map(PlanKey::Of),
         }
     }
@@ -76,13 +81,14 @@ impl<'de> Visitor<'de> for ReadPlans {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PlanSpec, A::Error> {
-        let (mut stack, mut attention, mut optimizer) = (None, None, None);
+        let (mut stack, mut attention, mut optimizer, mut fit) = (None, None, None, USUAL_FIT);
         let mut choices = PlanSpace::default();
         while let Some(key) = map.next_key_seed(ReadKey)? {
             match key {
                 PlanKey::Stack => stack = Some(map.next_value()?),
                 PlanKey::Attention => attention = Some(map.next_value()?),
                 PlanKey::Optimizer => optimizer = Some(map.next_value()?),
+                PlanKey::Fit => fit = map.next_value()?,
                 PlanKey::Of(decision) => {
                     let Words(words) = map.next_value()?;
                     let set = decision.set(&mut choices, &words);
@@ -95,6 +101,7 @@ impl<'de> Visitor<'de> for ReadPlans {
             stack: stack.unwrap_or_else(|| "ideal".to_owned()),
             attention: attention.ok_or_else(|| de::Error::missing_field("attention"))?,
             optimizer: optimizer.ok_or_else(|| de::Error::missing_field("optimizer"))?,
+            fit,
             choices,
         })
     }
@@ -116,6 +123,7 @@ impl JsonSchema for PlanSpec {
                 "optimizer".to_owned(),
                 word("The optimizer.", &["sgd", "momentum", "adam", "adafactor", "adam8bit", "muon"]),
             ),
+            ("fit".to_owned(), schema_of_fit()),
         ]);
         properties.extend(DECISIONS.iter().map(|decision| (decision.file.to_owned(), schema_of(decision))));
         json_schema!({
@@ -126,6 +134,16 @@ impl JsonSchema for PlanSpec {
             "additionalProperties": false,
         })
     }
+}
+
+fn schema_of_fit() -> serde_json::Value {
+    serde_json::json!({
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "exclusiveMaximum": 1,
+        "default": USUAL_FIT,
+        "description": "The least chance that a plan's peak memory fits; with 0.5 the predicted peak may fill the memory.",
+    })
 }
 
 /// The schema of a decision's values: one value or a list.

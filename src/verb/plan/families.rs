@@ -1,10 +1,9 @@
 //! Finds the fastest plan of each family, beside the list of the fastest plans.
 
-use super::fit::NO_MARGIN;
 use crate::failure::{Failure, OrInput};
 use crate::verb::stop::StopLimit;
 use results::answer::evidence::{fit_probability, memory_margin};
-use search::planner::{FamilyPlan, Job, PlanFamily, PlanSpace, PlanWatch, RankedPlan};
+use search::planner::{FamilyPlan, Job, NO_MARGIN, PlanFamily, PlanSpace, PlanWatch, RankedPlan};
 
 /// Returns the fastest documented plan of each family that has one: from the list, else from a search of the family
 /// alone. Every returned plan fits with the requested chance, as the listed plans do.

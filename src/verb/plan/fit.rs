@@ -12,18 +12,13 @@ use results::answer::plan::one_line;
 use results::report::format_chance;
 use search::ask::Question;
 use search::planner::{
-    Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, add_discouraged, scout_plans, search_discouraged,
+    Job, NO_MARGIN, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, add_discouraged, scout_plans, search_discouraged,
 };
 use sim::units::Bytes;
 use workloads::Techniques;
 
-/// The default of the requested chance.
-pub(in crate::verb) const USUAL_FIT: f64 = 0.9;
-/// At or below this chance, the predicted peak must fit, and no margin is kept.
-pub(super) const NO_MARGIN: f64 = 0.5;
-
 /// Parses a chance above 0 and below 1.
-pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
+pub(in crate::verb) fn parse_fit(text: &str) -> Result<f64, String> {
     let chance = text.trim().parse::<f64>().ok().filter(|chance| *chance > 0.0 && *chance < 1.0);
     chance.ok_or_else(|| {
         "must be greater than 0 and less than 1; use 0.9, or 0.5 to let the predicted peak fill the memory".to_owned()

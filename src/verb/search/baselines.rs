@@ -3,12 +3,15 @@
 
 use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
+use crate::verb::plan::requested_spaces;
 use rayon::prelude::*;
 use results::answer::comparison::{BaselineChip, BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry};
+use results::answer::evidence::{fit_probability, memory_margin};
 use results::compare::baseline::{ExpertDegrees, UsedPlacement, expert_placement};
+use results::report::format_chance;
 use results::run::conversion;
-use search::design::best_plan;
-use search::planner::{Job, PlanSpace, PreparedJob, Splits};
+use search::design::{Rejection, best_plan};
+use search::planner::{Job, NO_MARGIN, PlanSpace, PlanWatch, PreparedJob, RankedPlan, Splits, search_documented};
 use search::space::{ChipLimits, Chips, EfficiencyChoice};
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
@@ -123,8 +126,17 @@ pub(super) fn planned_entry(
     prepared: &PreparedJob<'_>,
     job: &Job<'_>,
 ) -> Result<ComparisonEntry, Failure> {
-    let job = Job { chip: of.chip, ..*job };
-    let mut entry = conversion::best_plan_entry(&of.label, &job, &best_plan(prepared, of.chip)).or_other()?;
+    entry_of_plan(question, of, &Job { chip: of.chip, ..*job }, best_plan(prepared, of.chip).outcome.as_deref())
+}
+
+/// Returns the entry of a chip under the plan of an evaluation.
+fn entry_of_plan(
+    question: &SearchQuestion,
+    of: &Baseline<'_>,
+    job: &Job<'_>,
+    plan: Result<&RankedPlan, &Rejection>,
+) -> Result<ComparisonEntry, Failure> {
+    let mut entry = conversion::best_plan_entry(&of.label, job, plan).or_other()?;
     (entry.efficiency, entry.stack) = (Some(of.efficiency), Some(job.stack.name.clone()));
     entry.baseline = of.standing.map(|standing| BaselineChip { chip: of.chip.name.clone(), standing });
     Ok(entry.on_fabric(job.fabric).with_objective(&question.aim, f64::from(job.devices)))
@@ -142,7 +154,8 @@ pub(super) fn sold_with(question: &SearchQuestion, chip: &Accelerator) -> Result
     Ok((fabric, SoftwareStack::load(stack).map_err(|why| why.to_string())?))
 }
 
-/// Returns the entry of a built chip as it is sold: on its own fabric, under its own stack, with its fitted scalars.
+/// Returns the entry of a built chip as it is sold: on its own fabric, under its own stack and the plan that
+/// `coplace plan` finds there, with its fitted scalars.
 fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<ComparisonEntry, Failure> {
     let label = format!("{}, as sold", chip.name);
     let efficiency = own_efficiency(chip);
@@ -151,18 +164,35 @@ fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<Compar
         Ok(sold) => sold,
         Err(why) => return Ok(without(why)),
     };
-    let mut choices = question.study.plan.choices.clone();
-    if let Err(why) = choices.narrow_to(&stack) {
-        return Ok(without(format!("stack {} runs no plan of the study: plan.{why}", stack.name)));
-    }
     let precision = stack.precision_of_run(Precision::default());
-    let job = Job { chip, stack: &stack, precision, ..question.reference_job(&fabric) };
-    if let Some(fault) = choices.emptiness(&job, &fabric) {
-        return Ok(without(format!("no plan of the study runs on {}: {fault}", fabric.name)));
+    let mut job = Job { chip, stack: &stack, precision, peak_factor: 1.0, ..question.reference_job(&fabric) };
+    let asked = PlanSpace::default().with_mixes_of(&stack);
+    let (space, _) = requested_spaces(None, false, &job, &fabric, &asked);
+    if let Some(fault) = space.emptiness(&job, &fabric) {
+        return Ok(without(format!("no plan runs on {}: {fault}", fabric.name)));
     }
-    let prepared = PreparedJob::new(job, &choices).or_input()?;
-    let of = Baseline { label: label.clone(), chip, efficiency, standing: Some(BaselineStanding::AsSold) };
-    planned_entry(question, &of, &prepared, &job)
+    let Some(ranked) = find_safe_plan(&mut job, &space, question.study.plan.fit)? else {
+        return Ok(without(format!("no plan fits with a chance of {}", format_chance(question.study.plan.fit))));
+    };
+    let of = Baseline { label, chip, efficiency, standing: Some(BaselineStanding::AsSold) };
+    entry_of_plan(question, &of, &job, Ok(&ranked))
+}
+
+/// Returns the fastest plan of a space that the stack's framework runs and that fits with a chance; `None` if there is
+/// none. Leaves the margin that it needs in the job's headroom.
+fn find_safe_plan(job: &mut Job<'_>, space: &PlanSpace, chance: f64) -> Result<Option<RankedPlan>, Failure> {
+    let watch = PlanWatch { stop: &|| false, told: &|_| {} };
+    loop {
+        let answer = search_documented(job, space, 1, watch).or_input()?;
+        let Some(ranked) = answer.best.into_iter().find(|ranked| job.framework_refusal(&ranked.plan).is_none()) else {
+            return Ok(None);
+        };
+        let is_safe = chance <= NO_MARGIN || fit_probability(job, &ranked).is_none_or(|likely| likely >= chance);
+        match memory_margin(job, &ranked, chance).filter(|margin| !is_safe && *margin > job.headroom) {
+            Some(margin) => job.headroom = margin,
+            None => return Ok(Some(ranked)),
+        }
+    }
 }
 
 /// Returns the entry of PHAZE's reference under an expert's placement; `None` if the question has no such placement.

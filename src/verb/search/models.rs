@@ -133,7 +133,7 @@ pub fn model_plans(
         let comparison = if question.others.is_empty() {
             Comparison::default()
         } else {
-            let best = conversion::best_plan_entry("best found", &job, evaluation).or_other()?;
+            let best = conversion::best_plan_entry("best found", &job, evaluation.outcome.as_deref()).or_other()?;
             let design = FoundDesign { chip, fabric: job.fabric };
             compare_design(of, design, vec![best.on_fabric(job.fabric)])?
         };

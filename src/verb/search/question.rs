@@ -11,11 +11,11 @@ use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use search::design::Aim;
 use search::objective::FrontAxis;
-use search::planner::Job;
+use search::planner::{Job, find_peak_factor};
 use search::space::{Chips, EfficiencyChoice, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
-use sim::hardware::{Accelerator, ChipDocument, FieldValue};
+use sim::hardware::{Accelerator, ChipDocument, ChipOrigin, FieldValue};
 use sim::network::{Fabric, FabricDocument, NetworkError};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -23,6 +23,9 @@ use std::path::Path;
 use step::SoftwareStack;
 use workloads::footprint::Precision;
 use workloads::{Lowering, Model, TrainingGraph, model};
+
+/// The study of a search that names none.
+const USUAL_STUDY: &str = "tpu";
 
 /// The question of a search: a model on a study's cluster, and further models.
 pub struct SearchQuestion {
@@ -55,6 +58,8 @@ pub struct SearchQuestion {
     pub assume_ignored: Vec<String>,
     /// The memory per device that plans leave free.
     pub headroom: Bytes,
+    /// The factor on predicted peaks that must fit, so that plans fit with the asked chance.
+    pub peak_factor: f64,
     /// True if flags set the devices or the batch.
     pub cluster_by_flags: bool,
     /// True if designs are ranked by the bad end of the step's interval.
@@ -156,7 +161,7 @@ impl SearchQuestion {
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
         let headroom = parse_headroom(question.software.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
-        Ok(Self {
+        let question = Self {
             model,
             called,
             weight,
@@ -174,10 +179,12 @@ impl SearchQuestion {
             sequence_length,
             assume_ignored: question.assume_ignored.clone(),
             headroom,
+            peak_factor: 1.0,
             robust: question.aim.robust,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
             asked: question.clone(),
-        })
+        };
+        Ok(Self { peak_factor: question.find_peak_factor(), ..question })
     }
 
     /// All models, this one first.
@@ -209,8 +216,18 @@ impl SearchQuestion {
             precision: self.stack.precision_of_run(Precision::default()),
             optimizer: self.study.plan.optimizer,
             headroom: self.headroom,
+            peak_factor: self.peak_factor,
             techniques: workloads::Techniques::none(),
         }
+    }
+
+    /// Returns the factor on predicted peaks with which plans fit the space's chips with the study's chance.
+    fn find_peak_factor(&self) -> f64 {
+        let name = format!("a chip of {}", self.name);
+        let origin = ChipOrigin { built_in: None, ..self.ideal.origin.clone() };
+        let chip = Accelerator { name, origin, ..self.ideal.clone() };
+        let job = Job { chip: &chip, ..self.reference_job(&self.fabric) };
+        find_peak_factor(&job, &self.study.plan.choices, self.study.plan.fit)
     }
 
     /// The name of a run directory: the models' names and the study's.
@@ -232,6 +249,7 @@ impl SearchQuestion {
             ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
             ("optimizer".to_owned(), format!("{:?}, mixed precision", study.plan.optimizer).to_lowercase()),
             ("headroom_gib".to_owned(), self.headroom.gib().to_string()),
+            ("fit".to_owned(), study.plan.fit.to_string()),
             ("evaluations_at_most".to_owned(), study.limits.evaluations.to_string()),
             ("front".to_owned(), aim.axes.to_string()),
             ("within_percent".to_owned(), study.limits.within_percent.to_string()),
@@ -336,15 +354,7 @@ impl SearchRequest {
             return self.recorded_question(file);
         }
         let asked = &self.asked;
-        // PHAZE's chips have neither a node nor HBM stacks as dimensions.
-        let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
-        let name = self.study.clone().unwrap_or_else(|| usual.to_owned());
-        let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
-        if self.study.is_none() && usual == "phaze" && limited {
-            tracing::warn!(
-                "without --node these are PHAZE's chips at 22 nm on its links of 4 GiB/s; --node n5, for instance, asks for TPU-like ones"
-            );
-        }
+        let name = self.study.clone().unwrap_or_else(|| USUAL_STUDY.to_owned());
         let mut study = Study::load_from(&name, &self.files).or_input()?;
         asked.apply_to_study(&name, &mut study)?;
         if let Some(stack) = &self.stack {
@@ -361,6 +371,7 @@ impl SearchRequest {
         question.files.remove(Path::new(&name));
         asked.apply_to_aim(&mut question.aim);
         question.software.headroom_gib = self.headroom_gib;
+        question.software.fit = self.fit.or(question.software.fit);
         question.mtp_layers = self.mtp_layers;
         question.assume_ignored.clone_from(&self.assume);
         // The files are read now, because they may change during a long search.
@@ -390,6 +401,7 @@ impl SearchRequest {
             || self.mtp_layers.is_some()
             || !self.assume.is_empty()
             || self.headroom_gib != 0.0
+            || self.fit.is_some()
     }
 }
 

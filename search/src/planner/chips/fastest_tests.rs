@@ -79,6 +79,7 @@ proptest! {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace {
@@ -150,6 +151,7 @@ fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
+        peak_factor: 1.0,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {

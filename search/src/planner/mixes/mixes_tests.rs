@@ -42,6 +42,7 @@ impl MixHardware {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::from_gib(headroom_gib),
+            peak_factor: 1.0,
             techniques: workloads::Techniques::none(),
         }
     }
