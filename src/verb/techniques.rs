@@ -9,7 +9,7 @@ use crate::progress;
 use crate::verb::job::run::{files_beside, question_of_run};
 use crate::verb::job::{
     AttentionKernel, DocumentArguments, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to,
-    ignored_key, training_precision, with_documents,
+    ignored_key, missing_fabric, training_precision, with_documents,
 };
 use crate::written_path::WrittenPath;
 use results::answer::techniques::{self, TechniqueComparison, TechniqueOrder};
@@ -50,7 +50,7 @@ pub struct TechniquesArguments {
     /// by itself]
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     technique: Vec<String>,
-    /// Network between the devices [default: phaze_flat]
+    /// Network between the devices [default: the chip's usual one]
     #[arg(long)]
     fabric: Option<String>,
     /// Devices; what the other degrees leave open is data parallelism [default: the product of the degrees]
@@ -149,7 +149,8 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     let devices = u32::try_from(plan.layout.device_count())
         .map_err(|_| failure::option_failure("--tensor,", "--pipeline, --data", "too many devices", "use fewer"))?;
     let of_run = run.as_ref().map(|run| run.cluster.fabric.as_str());
-    let fabric = arguments.fabric.as_deref().or(of_run).unwrap_or("phaze_flat");
+    let fabric = arguments.fabric.as_deref().or(of_run).or(chip.origin.usual_fabric.as_deref());
+    let Some(fabric) = fabric else { return Err(missing_fabric(&arguments.chip, &files)?) };
     let fabric = input::read_fabric(fabric, &chip, None, &files)?.for_devices(devices).or_input()?;
     let asked_all = arguments.technique.is_empty();
     let mut lists = match asked_all {
@@ -212,9 +213,8 @@ impl SortName {
 /// Returns the call of `evaluate` that finds the best policy for the same plan.
 fn command_of_best(arguments: &TechniquesArguments, plan: &TrainingPlan) -> String {
     let (layout, batch) = (&plan.layout, &plan.batch);
-    let fabric = arguments.fabric.as_deref().unwrap_or("phaze_flat");
     let mut words = format!(
-        "coplace evaluate {} --chip {} --fabric {fabric} --devices {} --global-batch {} --sequence-length {} \
+        "coplace evaluate {} --chip {} --devices {} --global-batch {} --sequence-length {} \
          --tensor {} --pipeline {} --micro-batch {} --zero {}",
         arguments.model,
         arguments.chip,
@@ -229,6 +229,10 @@ fn command_of_best(arguments: &TechniquesArguments, plan: &TrainingPlan) -> Stri
     let more = [("context", layout.context), ("expert", layout.expert)];
     for (flag, degree) in more.into_iter().filter(|(_, degree)| *degree > 1) {
         words.push_str(&format!(" --{flag} {degree}"));
+    }
+    // Without a network both verbs take that of the run, or the chip's usual one.
+    if let Some(fabric) = &arguments.fabric {
+        words.push_str(&format!(" --fabric {fabric}"));
     }
     if let Some(stack) = &arguments.stack {
         words.push_str(&format!(" --stack {stack}"));

@@ -86,7 +86,8 @@ fn freedoms_of_model(
 ) -> Result<ModelFreedoms, Failure> {
     let question = SearchQuestion::read_of_one_model(&SearchRequest::of_model(
         model,
-        asked.study,
+        // The experts' placements are for PHAZE's cluster.
+        asked.study.or(Some(&"phaze".to_owned())),
         asked.stack,
         asked.sequence_length,
     ))?;
@@ -139,7 +140,12 @@ fn freedoms_of_model(
             .map(|at| ComparisonEntry { note: Some(why.clone()), ..ComparisonEntry::without_design(FREEDOMS[at]) }),
     };
     let planned = |at: usize, chip: &Accelerator| {
-        conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
+        conversion::best_plan_entry(
+            FREEDOMS[at],
+            &Job { chip, ..own },
+            best_plan(&ours_on_own, chip).outcome.as_deref(),
+        )
+        .or_other()
     };
     let (second, seventh) = (planned(1, &reference_chip(&question))?, planned(6, &measured)?);
     let fifth = best_design(FREEDOMS[4], &question, &joint, &jobs)?;
@@ -202,8 +208,12 @@ impl ExpertSide {
         let prepared: Vec<PreparedJob<'_>> =
             jobs.iter().map(|job| PreparedJob::new(*job, &self.plan.plans).or_input()).collect::<Result<_, _>>()?;
         let standing = |at: usize, chip: &Accelerator| {
-            conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip))
-                .or_other()
+            conversion::best_plan_entry(
+                FREEDOMS[at],
+                &Job { chip, ..jobs[0] },
+                best_plan(&prepared[0], chip).outcome.as_deref(),
+            )
+            .or_other()
         };
         let hardware = HardwareOnly { space: &question.space, prepared: &prepared };
         let tried = bayes::minimise_value(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), seed);
@@ -263,7 +273,7 @@ fn design_entry(
     job: &Job<'_>,
     evaluation: &DesignEvaluation,
 ) -> Result<ComparisonEntry, Failure> {
-    let entry = conversion::best_plan_entry(label, &Job { chip, ..*job }, evaluation).or_other()?;
+    let entry = conversion::best_plan_entry(label, &Job { chip, ..*job }, evaluation.outcome.as_deref()).or_other()?;
     let area = question.space.figures_of_design(id, chip).area.0;
     Ok(ComparisonEntry { chip: question.space.describe_design(id), area_mm2: Some(area), ..entry })
 }
