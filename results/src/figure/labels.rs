@@ -46,51 +46,56 @@ pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
-/// Moves marks `(point, radius)` apart, in the given order, so that none covers another. A mark stays at its point if
-/// it can; else it goes to the nearest free place inside `plot`, over no later mark's point where possible.
-pub(super) fn spread_marks(marks: &[(SvgPoint, i32)], plot: LabelBox) -> Vec<SvgPoint> {
-    let around = |(at, radius): (SvgPoint, i32)| LabelBox::around_point(at, radius + 1);
-    let mut placed: Vec<LabelBox> = Vec::with_capacity(marks.len());
-    let mut spots = Vec::with_capacity(marks.len());
-    for (i, &((x, y), radius)) in marks.iter().enumerate() {
-        let rings = (1..24).flat_map(|ring| (0..16).map(move |turn| (f64::from(ring), f64::from(turn))));
-        let aside = rings.map(|(ring, turn)| {
-            let (far, angle) = (ring * f64::from(radius), std::f64::consts::TAU * turn / 16.0);
-            (x + (far * angle.cos()).round() as i32, y - (far * angle.sin()).round() as i32)
-        });
-        let free = |spot: &SvgPoint| !placed.iter().any(|other| other.overlaps(&around((*spot, radius))));
-        let later =
-            |spot: &SvgPoint| !marks[i + 1..].iter().any(|other| around(*other).overlaps(&around((*spot, radius))));
-        let places: Vec<SvgPoint> =
-            aside.filter(|spot| around((*spot, radius)).is_inside(&plot) && free(spot)).collect();
-        let at = (x, y);
-        let spot = if free(&at) { at } else { *places.iter().find(|s| later(s)).or(places.first()).unwrap_or(&at) };
-        placed.push(around((spot, radius)));
-        spots.push(spot);
-    }
-    spots
+/// How far a mark reaches beyond every mark that is drawn over it, in SVG units.
+const SHOWN: i32 = 9;
+/// The largest radius of a mark, in SVG units. The last ones of many marks at one place have it.
+const LARGEST: i32 = 33;
+
+/// A mark with the name that stands beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LabelledMark<'a> {
+    /// The place of its data.
+    pub at: SvgPoint,
+    /// In SVG units.
+    pub radius: i32,
+    pub name: &'a str,
 }
 
-/// Places each label `(point, text)` near its point, in the given order.
+/// Returns the radii of marks `(point, radius)` that are drawn from the last to the first. No mark leaves its point. A
+/// mark under others is enlarged until it reaches beyond them.
+pub(super) fn nest_marks(marks: &[(SvgPoint, i32)]) -> Vec<i32> {
+    let mut radii: Vec<i32> = Vec::with_capacity(marks.len());
+    for &((x, y), radius) in marks {
+        let over = marks.iter().zip(&radii).map(|((at, _), over)| {
+            let apart = (at.0 - x).abs().max((at.1 - y).abs());
+            over + SHOWN - apart
+        });
+        let reach = over.max().unwrap_or(0).max(radius);
+        radii.push(reach.min(LARGEST));
+    }
+    radii
+}
+
+/// Places each name near its mark, in the given order.
 ///
 /// A label lies inside `plot`, and never covers another label or the mark of a labelled point. If possible, it
 /// interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the remaining places,
 /// the cheapest one by [`cost_of_label`] is chosen: near the point, with few covered points of the crowd. A label
 /// without a place is `None` (with hundreds of labels).
 pub(super) fn place_labels(
-    labels: &[(SvgPoint, &str)],
+    labels: &[LabelledMark<'_>],
     around: &LabelObstacles<'_>,
     plot: LabelBox,
 ) -> Vec<Option<LabelBox>> {
-    let marks: Vec<LabelBox> = labels.iter().map(|(at, _)| LabelBox::around_point(*at, 9)).collect();
+    let marks: Vec<LabelBox> = labels.iter().map(|mark| LabelBox::around_point(mark.at, mark.radius + 3)).collect();
     let mut taken: Vec<(LabelBox, [SvgPoint; 2])> = Vec::new();
     let mut placed = Vec::with_capacity(labels.len());
-    for (at, words) in labels {
+    for LabelledMark { at, name, .. } in labels {
         let free = |area: &LabelBox| {
             area.is_inside(&plot)
                 && !marks.iter().chain(taken.iter().map(|(area, _)| area)).any(|other| area.overlaps(other))
         };
-        let candidates = candidate_boxes(*at, words).into_iter().enumerate().filter(|(_, area)| free(area));
+        let candidates = candidate_boxes(*at, name).into_iter().enumerate().filter(|(_, area)| free(area));
         let best = candidates.min_by_key(|(rank, area)| {
             (count_conflicts(*at, area, around.lines, &taken), cost_of_label(*rank, area, around), *rank)
         });
@@ -178,6 +183,7 @@ mod tests {
     #[test]
     fn points_on_one_spot_get_labels_apart() {
         let labels = [((880, 20), "TPUv4, expert's plan"), ((880, 20), "TPUv4, our plan"), ((880, 24), "best found")];
+        let labels = labels.map(|(at, name)| LabelledMark { at, radius: 6, name });
         let placed = place_labels(&labels, &LabelObstacles::default(), PLOT);
         assert!(placed.iter().all(Option::is_some), "{placed:?}");
     }
@@ -192,7 +198,8 @@ mod tests {
         ];
         let spots =
             [(690, 210), (700, 205), (760, 400), (690, 60), (695, 56), (760, 408), (400, 300), (690, 300), (760, 420)];
-        let labels: Vec<(SvgPoint, &str)> = spots.iter().enumerate().map(|(i, at)| (*at, words[i % 3])).collect();
+        let mark = |(i, at): (usize, &SvgPoint)| LabelledMark { at: *at, radius: 6, name: words[i % 3] };
+        let labels: Vec<LabelledMark<'_>> = spots.iter().enumerate().map(mark).collect();
         let level = |from: i32, to: i32, y: i32| (from..=to).step_by(2).map(move |x| (x, y));
         let lines: Vec<SvgPoint> =
             level(420, 690, 150).chain(level(420, 690, 240)).chain(level(400, 900, 300)).collect();
@@ -201,7 +208,7 @@ mod tests {
             .map(Option::unwrap)
             .collect();
         let leaders: Vec<[SvgPoint; 2]> =
-            labels.iter().zip(&placed).map(|((at, _), area)| leader_line(*at, area)).collect();
+            labels.iter().zip(&placed).map(|(mark, area)| leader_line(mark.at, area)).collect();
         for (i, area) in placed.iter().enumerate() {
             assert!(!lines.iter().any(|place| area.contains_point(*place)), "{i}: {area:?}");
             for (j, line) in leaders.iter().enumerate().filter(|(j, _)| *j != i) {
@@ -211,27 +218,31 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_are_alone_stay_where_they_are() {
-        let marks = [((100, 100), 8), ((300, 100), 5), ((302, 101), 5)];
-        let spots = spread_marks(&marks, PLOT);
-        assert_eq!(spots[..2], [(100, 100), (300, 100)]);
-        assert!((spots[2].0 - 302).abs().max((spots[2].1 - 101).abs()) < 25, "{spots:?}");
+    fn marks_under_others_are_larger_and_marks_alone_keep_their_size() {
+        let marks = [((100, 100), 8), ((300, 100), 6), ((302, 101), 6), ((300, 100), 6), ((100, 113), 6)];
+        assert_eq!(nest_marks(&marks), [8, 6, 13, 20, 6]);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn no_mark_covers_another(points in prop::collection::vec((300..330_i32, 200..230_i32), 1..20)) {
+        fn no_mark_hides_another(points in prop::collection::vec((300..330_i32, 200..230_i32), 1..20)) {
             let marks: Vec<(SvgPoint, i32)> = points.iter().map(|at| (*at, 8)).collect();
-            let spots = spread_marks(&marks, PLOT);
-            for (i, a) in spots.iter().enumerate() {
-                prop_assert!(spots[..i].iter().all(|b| (a.0 - b.0).abs().max((a.1 - b.1).abs()) >= 18), "{spots:?}");
+            let radii = nest_marks(&marks);
+            for (i, (at, own)) in points.iter().zip(&radii).enumerate() {
+                prop_assert!((8..=LARGEST).contains(own));
+                let hidden = points[..i].iter().zip(&radii).any(|(over, radius)| {
+                    let apart = (at.0 - over.0).abs().max((at.1 - over.1).abs());
+                    own + apart < radius + SHOWN
+                });
+                prop_assert!(!hidden || *own == LARGEST, "{radii:?}");
             }
         }
 
         #[test]
         fn labels_never_overlap(points in prop::collection::vec((10..890_i32, 10..590_i32), 1..12)) {
-            let labels: Vec<(SvgPoint, &str)> = points.iter().map(|p| (*p, "TPUv4, our plan")).collect();
+            let mark = |at: &SvgPoint| LabelledMark { at: *at, radius: 6, name: "TPUv4, our plan" };
+            let labels: Vec<LabelledMark<'_>> = points.iter().map(mark).collect();
             let around = LabelObstacles { crowd: &points, lines: &[] };
             let placed: Vec<LabelBox> = place_labels(&labels, &around, PLOT).into_iter().flatten().collect();
             prop_assert_eq!(placed.len(), points.len());

@@ -4,7 +4,7 @@ use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{
     Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE, cut_to_width, text_width, wrap_to_width,
 };
-use super::labels::{self, LabelBox, LabelObstacles};
+use super::labels::{self, LabelBox, LabelObstacles, LabelledMark};
 use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
 use crate::store::design::DesignStatus;
@@ -400,9 +400,9 @@ fn looks_of_references(named: &[&NamedDesign]) -> Vec<(PlotMark, i32, RGBColor)>
     looks
 }
 
-/// Draws marks and names of the reference designs. Marks that would cover each other move aside, with a line to the
-/// place of the design. Names avoid `lines`. The plot has no room for the names of several runs: their designs then get
-/// numbers, and the returned legend entries have the names.
+/// Draws marks and names of the reference designs, the most important on top. Every mark stands at its data; one that
+/// lies under others is larger than they are. Names avoid `lines`. The plot has no room for the names of several runs:
+/// their designs then get numbers, and the returned legend entries have the names.
 fn draw_references(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -419,35 +419,33 @@ fn draw_references(
     let room = LabelBox { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
     let places: Vec<(SvgPoint, i32)> =
         named.iter().zip(&looks).map(|(r, look)| (frame.position_of(r.x, r.y), look.1)).collect();
-    let spots = labels::spread_marks(&places, room);
-    let labels: Vec<(SvgPoint, &str)> = spots.iter().zip(&names).map(|(at, name)| (*at, name.as_str())).collect();
+    let radii = labels::nest_marks(&places);
+    let marks: Vec<LabelledMark<'_>> = (places.iter().zip(&radii).zip(&names))
+        .map(|(((at, _), radius), name)| LabelledMark { at: *at, radius: *radius, name })
+        .collect();
     let all = plot.series.iter().flat_map(|s| evaluated_points(&s.points));
     let crowd: BTreeSet<SvgPoint> = all.map(|(x, y)| frame.position_of(x, y)).collect();
     let crowd: Vec<SvgPoint> = crowd.into_iter().collect();
-    let placed = labels::place_labels(&labels, &LabelObstacles { crowd: &crowd, lines }, room);
-    for ((at, _), area) in labels.iter().zip(&placed) {
+    let placed = labels::place_labels(&marks, &LabelObstacles { crowd: &crowd, lines }, room);
+    for (mark, area) in marks.iter().zip(&placed) {
         if let Some(area) = area {
             let (x, y) = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
-            let [from, to] = labels::leader_line(*at, area);
+            let [from, to] = labels::leader_line(mark.at, area);
             canvas.draw_line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
-    for ((place, _), spot) in places.iter().zip(&spots).filter(|((place, _), spot)| place != *spot) {
-        canvas.draw_line(vec![*place, *spot], INK.to_rgba(), 1);
-        canvas.draw_mark(PlotMark::Dot, *place, 2, INK.to_rgba());
-    }
-    for (at, (mark, radius, color)) in spots.iter().zip(&looks) {
+    for (LabelledMark { at, radius, .. }, (mark, _, color)) in marks.iter().zip(&looks).rev() {
         canvas.draw_mark(*mark, *at, radius + 2, PAPER.to_rgba());
         canvas.draw_mark(*mark, *at, *radius, INK.to_rgba());
         if *color != INK {
             canvas.draw_mark(*mark, *at, radius - 2, color.to_rgba());
         }
     }
-    for ((_, words), area) in labels.iter().zip(&placed) {
+    for (mark, area) in marks.iter().zip(&placed) {
         if let Some(area) = area {
             canvas.draw_rectangle((area.left, area.top), (area.right, area.bottom), PAPER.mix(0.88));
             let middle = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
-            canvas.draw_text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
+            canvas.draw_text(mark.name, middle, SMALL, INK, (HPos::Center, VPos::Center));
         }
     }
     let entry = |(i, (r, (mark, radius, color))): (usize, (&&NamedDesign, &(PlotMark, i32, RGBColor)))| {

@@ -174,8 +174,8 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
     assert!(svg.contains("<svg width=\"1200\"") && !svg.contains("height=\"720\" viewBox"));
     assert!(draw_pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
     // For each of two designs: a diamond beside its name and one in the plot.
-    let diamonds =
-        lines().filter(|line| line.starts_with("<polygon") && shape_of(line).1 == shape_of_mark(PlotMark::Diamond, 8));
+    let diamonds = lines()
+        .filter(|line| line.starts_with("<polygon") && shape_of(line).1 == shape_of_mark(PlotMark::Diamond, 8).1);
     assert_eq!(diamonds.filter(|line| line.contains(&fill(INK))).count(), 4, "{svg}");
 }
 
@@ -195,14 +195,15 @@ fn shape_of(polygon: &str) -> (SvgPoint, Vec<SvgPoint>) {
     (first, corners.iter().map(|(x, y)| (x - first.0, y - first.1)).collect())
 }
 
-fn shape_of_mark(mark: PlotMark, radius: i32) -> Vec<SvgPoint> {
-    let figure = Canvas::draw_figure("", (50, 50), |canvas| canvas.draw_mark(mark, (25, 25), radius, INK.to_rgba()));
+/// The polygon of a mark at (50, 50), as [`shape_of`].
+fn shape_of_mark(mark: PlotMark, radius: i32) -> (SvgPoint, Vec<SvgPoint>) {
+    let figure = Canvas::draw_figure("", (100, 100), |canvas| canvas.draw_mark(mark, (50, 50), radius, INK.to_rgba()));
     let figure = figure.unwrap();
-    shape_of(figure.svg().lines().find(|line| line.trim().starts_with("<polygon")).unwrap()).1
+    shape_of(figure.svg().lines().find(|line| line.trim().starts_with("<polygon")).unwrap())
 }
 
 #[test]
-fn no_two_named_designs_share_a_mark_and_none_covers_another() {
+fn no_two_named_designs_share_a_mark_and_every_mark_stands_at_its_data() {
     let chips = ["best found", "smallest within 1 %", "phaze_tpuv4, our best plan", "phaze_tpuv4, expert's placement"];
     let design = |(i, chip): (usize, &&str)| NamedDesign {
         label: (*chip).into(),
@@ -226,21 +227,23 @@ fn no_two_named_designs_share_a_mark_and_none_covers_another() {
     for (own, other) in looks.iter().zip(&looks[chips.len()..]) {
         assert!(own.0 == other.0 && own.2 != other.2, "{looks:?}");
     }
-    let svg = draw_pareto(&ParetoPlot { references, ..plot(vec![point(100.0, 50.0)]) }).unwrap().svg().to_owned();
-    let marks: Vec<Vec<SvgPoint>> = svg
+    let plot = ParetoPlot { references, ..plot(vec![point(100.0, 50.0)]) };
+    let svg = draw_pareto(&plot).unwrap().svg().to_owned();
+    let drawn: Vec<(SvgPoint, Vec<SvgPoint>)> = svg
         .lines()
         .filter(|line| line.trim().starts_with("<polygon") && line.contains(&fill(INK)))
         .map(shape_of)
-        .map(|((x, y), corners)| corners.iter().map(|corner| (x + corner.0, y + corner.1)).collect())
         .collect();
-    assert_eq!(marks.len(), chips.len(), "{svg}");
-    let span = |mark: &[SvgPoint], of: fn(&SvgPoint) -> i32| {
-        (mark.iter().map(of).min().unwrap(), mark.iter().map(of).max().unwrap())
-    };
-    for (i, a) in marks.iter().enumerate() {
-        for b in &marks[..i] {
-            let apart = |of: fn(&SvgPoint) -> i32| span(a, of).1 < span(b, of).0 || span(b, of).1 < span(a, of).0;
-            assert!(apart(|at| at.0) || apart(|at| at.1), "{a:?} {b:?}");
-        }
+    assert_eq!(drawn.len(), chips.len(), "{svg}");
+    // The first design is drawn last, and every mark stands at its data.
+    let (frame, mut over) = (plot_frame(&plot), 0);
+    let looks = looks_of_references(&plot.references.iter().collect::<Vec<_>>());
+    for ((design, (mark, ..)), (first, shape)) in plot.references.iter().zip(looks).zip(drawn.iter().rev()) {
+        let radius = (6..40).find(|radius| shape_of_mark(mark, *radius).1 == *shape);
+        let radius = radius.unwrap_or_else(|| panic!("{}: {svg}", design.label));
+        let ((x, y), (at, _)) = (frame.position_of(design.x, design.y), shape_of_mark(mark, radius));
+        assert_eq!((first.0 - at.0 + 50, first.1 - at.1 + 50), (x, y), "{}", design.label);
+        assert!(radius > over, "{}: {radius}", design.label);
+        over = radius;
     }
 }
