@@ -55,8 +55,8 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
                     names.model, study.fabric
                 ),
                 format!(
-                    "Of the {} chips of the study {}, which {which}, and under which plan?{limits}",
-                    format_count(study.space_designs),
+                    "Of the {} of the study {}, which {which}, and under which plan?{limits}",
+                    record.certificate.space_text(),
                     study.name
                 ),
                 format!("Plans that were considered: {}.", study.plans),
@@ -205,7 +205,6 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
     let Some(record) = search_record(subject) else { return plan_counts_text(subject) };
     let c = &record.certificate;
     let counted = [
-        ("designs", c.designs),
         ("evaluated exactly", c.evaluated),
         ("rejected by bound", c.pruned),
         ("infeasible", c.infeasible),
@@ -217,7 +216,8 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
         ("no chips", c.no_chip),
         ("undecided", c.open),
     ];
-    let mut facts: Vec<PageFact> = counted.into_iter().map(|(name, n)| PageFact::new(name, format_count(n))).collect();
+    let mut facts = vec![PageFact::new("in the space", c.space_text())];
+    facts.extend(counted.into_iter().map(|(name, n)| PageFact::new(name, format_count(n))));
     if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };
         facts.push(PageFact::new("best", format!("{} {}{at}", format_significant(best, 6), c.unit)));

@@ -257,7 +257,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
         },
     };
     let mut pairs = vec![
-        ("designs", format_count(c.designs)),
+        ("in the space", c.space_text()),
         ("evaluated exactly", format_count(c.evaluated)),
         ("rejected by bound", format_count(c.pruned)),
         ("  of these, in boxes", format_count(c.pruned_in_boxes)),
@@ -349,7 +349,7 @@ mod tests {
         assert!(gap(Proof::Proven, Some(0.0)).starts_with("Proven: no design of this space is better.\n"));
         let text = gap(Proof::Gap, Some(0.012_34));
         assert!(text.starts_with("No design of this space is better by more than 1.234 %.\n"), "{text}");
-        assert!(text.contains("  designs            88,080\n"), "{text}");
+        assert!(text.contains("  in the space       88,080 chips\n"), "{text}");
         assert!(text.contains("  best, bound        409600, 414654 tokens/s\n"), "{text}");
         assert!(gap(Proof::Gap, None).starts_with("Not proven"));
         assert!(text.ends_with("  under the stack    ideal\n  and the plans      tensor parallel 1 or 2\n"), "{text}");

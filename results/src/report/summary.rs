@@ -4,8 +4,7 @@ use super::evidence::format_chance;
 use crate::answer::plan::{PlanRow, one_line};
 use crate::run::record::{BestDesign, Certificate, Proof, SearchRecord};
 use crate::text::{
-    fold_line, format_area, format_count, format_fields, format_percent, format_rate, format_seconds,
-    format_significant,
+    fold_line, format_area, format_fields, format_percent, format_rate, format_seconds, format_significant,
 };
 use search::objective::Objective;
 use search::planner::NO_MARGIN;
@@ -120,7 +119,7 @@ fn why_text(best: &BestDesign) -> String {
 
 /// Returns the proof in one sentence.
 fn proof_text(certificate: &Certificate) -> String {
-    let among = format!("of {} designs", format_count(certificate.designs));
+    let among = format!("of {}", certificate.space_text());
     let because = certificate.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
     let proof = match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => format!("none {among} is better, in this model and under the study's plans"),

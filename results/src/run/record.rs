@@ -10,6 +10,7 @@ use crate::answer::decision::DecisionRecord;
 use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
 use crate::store::limits::check_values;
+use crate::text::format_count;
 use search::ask::Question;
 use serde::{Deserialize, Serialize};
 use sim::hardware::BuildRule;
@@ -329,8 +330,22 @@ impl Certificate {
     /// True if no chip is within the limits, so that nothing was evaluated.
     #[must_use]
     pub fn is_without_candidates(&self) -> bool {
+        self.count_within_limits() == 0
+    }
+
+    /// Returns the number of chips in the space, each HBM capacity a chip of its own, and of those within the limits:
+    /// `180 chips (123 within the limits)`. Chips in boxes that were not opened count as within the limits.
+    #[must_use]
+    pub fn space_text(&self) -> String {
+        let (all, within) = (self.designs.saturating_sub(self.no_chip), self.count_within_limits());
+        let boxed = if self.pruned_in_boxes + self.open > 0 { "at most " } else { "" };
+        let limits = format!(" ({boxed}{} within the limits)", format_count(within));
+        format!("{} chips{}", format_count(all), if within < all { limits } else { String::new() })
+    }
+
+    fn count_within_limits(&self) -> u64 {
         let outside = self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.unbuildable;
-        self.designs == outside + self.no_chip
+        self.designs.saturating_sub(outside + self.no_chip)
     }
 }
 
