@@ -290,14 +290,14 @@ fn a_plan_is_written_in_a_frameworks_words() {
     assert!(maxtext.stderr.starts_with(start), "{}", maxtext.stderr);
     let maxtext = maxtext.stdout;
     for setting in [
-        "dcn_pipeline_parallelism=4",
-        "num_pipeline_microbatches=128",
-        "remat_policy=minimal",
-        "per_device_batch_size=8",
+        "dcn_pipeline_parallelism: 4",
+        "num_pipeline_microbatches: 128",
+        "remat_policy: minimal",
+        "per_device_batch_size: 8",
     ] {
         assert!(maxtext.lines().any(|line| line == setting), "{setting}: {maxtext}");
     }
-    assert!(maxtext.contains("shard_optimizer_over_data=true\n"), "{maxtext}");
+    assert!(maxtext.contains("shard_optimizer_over_data: true\n"), "{maxtext}");
     assert!(maxtext.contains("# timed and sized under the software stack megatron"), "{maxtext}");
 }
 
@@ -400,7 +400,7 @@ fn maxtext_is_offered_its_own_policies() {
     assert!(policies.iter().all(|policy| policy != "none" && policy != "selective"), "{policies:?}");
     let written = with("--emit maxtext").expect_result();
     let name = policies[0].replace("save_qkv_proj_offloaded", "qkv_proj_offloaded");
-    assert!(written.lines().any(|line| line == format!("remat_policy={name}")), "{name}: {written}");
+    assert!(written.lines().any(|line| line == format!("remat_policy: {name}")), "{name}: {written}");
 }
 
 #[test]
@@ -424,10 +424,10 @@ fn maxtext_is_offered_what_it_runs() {
         run_coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>())
     };
     for (more, setting) in [
-        ("--emit maxtext", "remat_policy="),
-        ("--emit maxtext --pipeline 4", "num_pipeline_microbatches="),
-        ("--emit maxtext --pipeline 4 --zero 3", "fsdp_parallelism="),
-        ("--emit maxtext --pipeline 4 --tensor 8 --everything", "num_pipeline_microbatches="),
+        ("--emit maxtext", "remat_policy:"),
+        ("--emit maxtext --pipeline 4", "num_pipeline_microbatches:"),
+        ("--emit maxtext --pipeline 4 --zero 3", "fsdp_parallelism:"),
+        ("--emit maxtext --pipeline 4 --tensor 8 --everything", "num_pipeline_microbatches:"),
     ] {
         let written = with(more);
         assert!(written.code == 0 && written.stdout.contains(setting), "{more}: {} {}", written.stderr, written.stdout);

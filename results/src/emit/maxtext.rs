@@ -1,5 +1,5 @@
-//! MaxText's settings as `key=value` arguments. Source: `src/maxtext/configs/base.yml` and `types.py` of
-//! AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026.
+//! MaxText's settings as a YAML file that is read over its `base.yml`. Source: `src/maxtext/configs/base.yml` and
+//! `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026.
 
 use super::kept::{PolicyNames, find_maxtext_names, plan_by_policies};
 use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
@@ -17,7 +17,16 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// Writes the settings of a plan, one per line. Lines that begin with `#` name parts for which MaxText has no setting.
+/// The head of the file: its launch, and the file that it is read over. MaxText asks for values that stand as OPEN.
+const HEAD: [&str; 4] = [
+    "# MaxText's settings, read over its base.yml. Replace what stands in OPEN; with this file as maxtext.yml:",
+    "# python3 -m maxtext.trainers.pre_train.train maxtext.yml run_name=OPEN base_output_directory=OPEN \\",
+    "#   dataset_type=synthetic steps=10",
+    "base_config: \"base.yml\"",
+];
+
+/// Writes the settings of a plan as YAML, one per line. Lines that begin with `#` hold the launch, and name parts for
+/// which MaxText has no setting.
 ///
 /// # Errors
 /// A model that none of MaxText's decoder blocks fits.
@@ -26,6 +35,7 @@ pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressib
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
     let block = DecoderBlock::from_model(recipe)?;
     let mut settings = MaxTextSettings(recipe.push_comments(|framework| framework == Framework::MaxText));
+    settings.0.lines.splice(0..0, HEAD.map(str::to_owned));
     settings.push_model_shape(model, plan);
     settings.push_decoder_block(model, recipe.numerics, block);
     settings.push_batch(model, plan);
@@ -120,7 +130,7 @@ struct MaxTextSettings(EmittedLines);
 
 impl MaxTextSettings {
     fn push_setting(&mut self, key: &str, value: impl Display) {
-        self.0.push(format!("{key}={value}"));
+        self.0.push(format!("{key}: {value}"));
     }
 
     fn push_model_shape(&mut self, model: &Model, plan: &TrainingPlan) {

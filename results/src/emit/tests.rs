@@ -133,9 +133,9 @@ fn number_formats_and_optimizers_are_the_plans_own() {
     check(&CORE.megatron(&narrow), &["--bf16", "--grad-reduce-in-bf16", "--optimizer sgd", "--sgd-momentum 0.9"], &[]);
     let wide = of(Precision::MIXED_BF16_FP32_GRADIENTS, Optimizer::Sgd);
     check(&CORE.megatron(&wide), &["--sgd-momentum 0"], &["--grad-reduce-in-bf16"]);
-    check(&MAXTEXT.maxtext(&wide), &["weight_dtype=float32", "dtype=bfloat16", "opt_type=sgd"], &[]);
+    check(&MAXTEXT.maxtext(&wide), &["weight_dtype: float32", "dtype: bfloat16", "opt_type: sgd"], &[]);
     let pure = of(Precision::PURE_BF16.with_product_type(DataType::Int8), Optimizer::Adafactor);
-    check(&MAXTEXT.maxtext(&pure), &["weight_dtype=bfloat16", "quantization=int8"], &["opt_type"]);
+    check(&MAXTEXT.maxtext(&pure), &["weight_dtype: bfloat16", "quantization: int8"], &["opt_type"]);
     check(&CORE.megatron(&pure), &["# products in int8: it has fp8, mxfp8, nvfp4"], &["--optimizer"]);
 }
 
@@ -180,32 +180,32 @@ fn a_slice_is_filled_in_the_order_of_ranks() {
     let of = |layout| MAXTEXT.maxtext(&plan(layout));
     check(
         &of(layout(2, 1, ZeroStage::None)),
-        &["ici_tensor_sequence_parallelism=8", "ici_data_parallelism=2"],
+        &["ici_tensor_sequence_parallelism: 8", "ici_data_parallelism: 2"],
         &["dcn_"],
     );
     let copies = of(layout(8, 1, ZeroStage::OptimizerStates));
     check(
         &copies,
-        &["ici_data_parallelism=2", "dcn_data_parallelism=4", "shard_optimizer_over_data=true"],
+        &["ici_data_parallelism: 2", "dcn_data_parallelism: 4", "shard_optimizer_over_data: true"],
         &["dcn_pipe"],
     );
     let stages = of(layout(2, 4, ZeroStage::None));
     check(
         &stages,
-        &["ici_data_parallelism=2", "dcn_pipeline_parallelism=4", "dcn_data_parallelism=1"],
+        &["ici_data_parallelism: 2", "dcn_pipeline_parallelism: 4", "dcn_data_parallelism: 1"],
         &["ici_pipeline"],
     );
     let hybrid = of(layout(8, 1, ZeroStage::Parameters));
-    check(&hybrid, &["ici_fsdp_parallelism=2", "dcn_data_parallelism=4"], &["dcn_fsdp"]);
+    check(&hybrid, &["ici_fsdp_parallelism: 2", "dcn_data_parallelism: 4"], &["dcn_fsdp"]);
     let whole = Case { stack: "torchtitan", ..MAXTEXT };
     check(
         &whole.maxtext(&plan(layout(8, 1, ZeroStage::Parameters))),
-        &["dcn_fsdp_parallelism=4", "dcn_data_parallelism=1"],
+        &["dcn_fsdp_parallelism: 4", "dcn_data_parallelism: 1"],
         &[],
     );
     let product: u32 = stages
         .iter()
-        .filter_map(|line| line.split_once("_parallelism="))
+        .filter_map(|line| line.split_once("_parallelism: "))
         .map(|(_, degree)| degree.parse::<u32>().unwrap())
         .product();
     assert_eq!(product, 64);
@@ -216,29 +216,29 @@ fn policies_have_the_names_that_maxtext_accepts() {
     let under = |case: &Case, text: &str| {
         case.maxtext(&TrainingPlan { activations: text.parse().unwrap(), ..plan(layout(2, 1, ZeroStage::None)) })
     };
-    check(&under(&MAXTEXT, "none"), &["remat_policy=minimal_with_context"], &[]);
-    check(&under(&MAXTEXT, "save_qkv_proj_offloaded"), &["remat_policy=qkv_proj_offloaded"], &[]);
-    check(&under(&MAXTEXT, "minimal_offloaded"), &["remat_policy=minimal_offloaded"], &[]);
+    check(&under(&MAXTEXT, "none"), &["remat_policy: minimal_with_context"], &[]);
+    check(&under(&MAXTEXT, "save_qkv_proj_offloaded"), &["remat_policy: qkv_proj_offloaded"], &[]);
+    check(&under(&MAXTEXT, "minimal_offloaded"), &["remat_policy: minimal_offloaded"], &[]);
     let llama = under(&MAXTEXT, "custom:offload(decoder_layer_input,qkv_proj)+device(mlpwi)");
     check(
         &llama,
-        &["remat_policy=custom", "decoder_layer_input=offload", "key_proj=offload", "mlpwi_1=device"],
+        &["remat_policy: custom", "decoder_layer_input: offload", "key_proj: offload", "mlpwi_1: device"],
         &["qkv_proj"],
     );
     let gpt = under(&Case { model: "gpt3-175b", ..MAXTEXT }, "custom:offload(qkv_proj)+device(mlpwi)");
     check(
         &gpt,
-        &["qkv_proj=offload", "mlpwi=device", "decoder_block=gpt3", "logits_via_embedding=true"],
+        &["qkv_proj: offload", "mlpwi: device", "decoder_block: gpt3", "logits_via_embedding: true"],
         &["key_proj"],
     );
     let experts = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "save_out_proj_offloaded");
     check(
         &experts,
-        &["remat_policy=custom", "out_proj=offload", "decoder_block=mixtral", "base_moe_mlp_dim=14336"],
+        &["remat_policy: custom", "out_proj: offload", "decoder_block: mixtral", "base_moe_mlp_dim: 14336"],
         &[],
     );
     let products = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "custom:device(mlpwo)");
-    check(&products, &["moe_mlpwo=device"], &["mlpwo"]);
+    check(&products, &["moe_mlpwo: device"], &["mlpwo"]);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
         let name = MAXTEXT
             .maxtext(&plan)
             .iter()
-            .find_map(|line| line.strip_prefix("remat_policy=").map(str::to_owned))
+            .find_map(|line| line.strip_prefix("remat_policy: ").map(str::to_owned))
             .unwrap();
         assert_eq!(name.parse::<ActivationPolicy>().unwrap(), policy);
     }
@@ -492,7 +492,8 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     let custom: ActivationPolicy = "custom:offload(context,qkv_proj)+device(mlpwi)".parse().unwrap();
     plan.activations = ActivationPolicy::from_treatment(layer, &custom.treatment_of_segment(layer)).into();
     assert_eq!(MAXTEXT.lacking(1, &plan), "");
-    let lines = ["remat_policy=custom", "context=offload", "query_proj=offload", "mlpwi_0=device", "mlpwi_1=device"];
+    let lines =
+        ["remat_policy: custom", "context: offload", "query_proj: offload", "mlpwi_0: device", "mlpwi_1: device"];
     check(&MAXTEXT.maxtext(&plan), &lines, &["mlpwo", "out_proj"]);
     // A part without a name is reported by its tensor.
     plan.activations = "tensors:offload(attention.core.out*0.5)+device(mlp.gate_up.gate)".parse().unwrap();
