@@ -24,6 +24,14 @@ pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
+/// Returns the longest candidate with which `word` begins, up to a `-`, `_` or blank: `llama3-8b` for
+/// `llama3-8B-instruct`.
+pub fn find_beginning<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let word = fold_name(word);
+    let begins = |candidate: &&str| word.strip_prefix(&fold_name(candidate)).is_some_and(|rest| rest.starts_with('-'));
+    candidates.filter(begins).max_by_key(|candidate| candidate.len())
+}
+
 /// Returns the candidate that `word` misspells: one letter off, or two in words of at least ten letters. `None` if
 /// there is none. Words that differ only in digits are different versions, not misspellings.
 pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
@@ -50,7 +58,8 @@ pub fn hint(word: &str, known: &str, are: &str) -> String {
     }
     let wanted = fold_name(word);
     let begun = |name: &&str| wanted.chars().count() >= BEGINNING && fold_name(name).starts_with(&wanted);
-    let near: Vec<String> = match find_nearest(word, known.split(", ")) {
+    let near = find_nearest(word, known.split(", ")).or_else(|| find_beginning(word, known.split(", ")));
+    let near: Vec<String> = match near {
         Some(near) => vec![format!("`{near}`")],
         None => known.split(", ").filter(begun).map(|name| format!("`{name}`")).collect(),
     };
@@ -81,6 +90,10 @@ mod tests {
         assert_eq!(find_nearest("NUM-HIDDEN-LAYERS", known.iter().copied()), Some("num_hidden_layers"));
         assert_eq!(find_nearest("colour", known.iter().copied()), None);
         assert_eq!(hint("tpu_v44", "h100, tpu_v4", "built in are"), "did you mean `tpu_v4`? Built in are h100, tpu_v4");
+        let models = ["llama3-8b", "llama3", "llama3-8b-it2"];
+        let begun = |word| find_beginning(word, models.iter().copied());
+        assert_eq!((begun("llama3-8B-instruct"), begun("llama3-80b")), (Some("llama3-8b"), Some("llama3")));
+        assert_eq!(begun("llama31-8b"), None);
         let known = "a100_80gb_sxm, h100_80gb_sxm, h100_96gb";
         let begun = format!("did you mean `h100_80gb_sxm` or `h100_96gb`? Built in are {known}");
         assert_eq!(hint("H10", known, "built in are"), begun);

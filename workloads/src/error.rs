@@ -1,6 +1,7 @@
 //! Errors of workloads. Every message names the cure, and what applies of the file, the key, the value and the limit.
 
 use sim::files::{FaultParts, StructuredError};
+use sim::names::find_beginning;
 pub(crate) use sim::names::{find_mistyped, find_nearest};
 use thiserror::Error;
 
@@ -162,7 +163,8 @@ impl WorkloadError {
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let list = known.join(", ");
-        let cure = match find_nearest(name, known.iter().copied()) {
+        let near = find_nearest(name, known.iter().copied()).or_else(|| find_beginning(name, known.iter().copied()));
+        let cure = match near {
             Some(near) => format!("did you mean `{near}`? Built in: {list}; or give the path of a config.json"),
             None => format!("use a built-in one ({list}) or give the path of a config.json"),
         };
