@@ -45,6 +45,17 @@ pub enum NetworkError {
         /// The built-in names.
         known: String,
     },
+    /// No template of this name, but links of some.
+    #[error(
+        "`{name}` is no fabric, but names links of some: {fabrics}; give one of them, or the path of a fabric file \
+        (.toml)"
+    )]
+    NameOfTier {
+        /// The name given.
+        name: String,
+        /// The built-in fabrics that have such links.
+        fabrics: String,
+    },
     /// The text is not the TOML that a fabric needs.
     #[error("{file}: {why}")]
     Malformed {
@@ -117,6 +128,12 @@ impl StructuredError for NetworkError {
                 name,
                 "is no built-in fabric",
                 crate::names::hint(name, known, "built in are"),
+            ),
+            Self::NameOfTier { name, fabrics } => FaultParts::of_key(
+                "fabric",
+                name,
+                format!("is no fabric, but names links of some: {fabrics}"),
+                "give one of them, or the path of a fabric file (.toml)",
             ),
             Self::Malformed { file, why } => FaultParts::of_file(file, why, ""),
             Self::Invalid { file, faults } => {

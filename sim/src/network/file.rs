@@ -145,7 +145,22 @@ fn template_text(name: &str) -> Result<&'static str, NetworkError> {
         .iter()
         .find(|(n, _)| names::are_same_name(n, name))
         .map(|(_, text)| *text)
-        .ok_or_else(|| NetworkError::Unknown { name: name.into(), known: Fabric::names().join(", ") })
+        .ok_or_else(|| unknown_fabric(name))
+}
+
+/// Returns the error for a name of no built-in fabric. A name of links (`infiniband`) gets the fabrics that have them.
+fn unknown_fabric(name: &str) -> NetworkError {
+    let has_tier = |fabric: &Fabric| fabric.tiers.iter().any(|tier| names::are_same_name(&tier.name, name));
+    let known = Fabric::names();
+    let fabrics: Vec<&str> = known
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|known| Fabric::built_in(known).is_ok_and(|fabric| has_tier(&fabric)))
+        .collect();
+    match fabrics.is_empty() {
+        true => NetworkError::Unknown { name: name.into(), known: known.join(", ") },
+        false => NetworkError::NameOfTier { name: name.into(), fabrics: fabrics.join(", ") },
+    }
 }
 
 /// The text of a fabric by name or by path.

@@ -332,6 +332,9 @@ fn every_fault_is_named() {
     assert!(Fabric::from_toml_str("my.toml", &typo).unwrap_err().to_string().contains("unknown variant `star`"));
     let error = Fabric::built_in("nvlink9").unwrap_err().to_string();
     assert!(error.starts_with("unknown fabric `nvlink9`: built in are azure_ndr400x8"), "{error}");
+    let error = Fabric::built_in("InfiniBand").unwrap_err().to_string();
+    assert!(error.starts_with("`InfiniBand` is no fabric, but names links of some: azure_ndr400x8, "), "{error}");
+    assert!(error.contains("eos_ndr400x8") && !error.contains("nvlink4_node"), "{error}");
 }
 
 #[test]
