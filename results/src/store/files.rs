@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// An error of writing a file of a run.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: cannot be written: {why}; check that the directory exists, is writable and has space left", file.display())]
+#[error("{}: cannot be written: {why}; {}", file.display(), self.cure())]
 pub struct WriteError {
     /// The file.
     pub file: PathBuf,
@@ -18,11 +18,18 @@ pub struct WriteError {
 
 impl StructuredError for WriteError {
     fn fault_parts(&self) -> FaultParts {
-        FaultParts::of_file(
-            self.file.display().to_string(),
-            format!("cannot be written: {}", self.why),
-            "check that the directory exists, is writable and has space left",
-        )
+        FaultParts::of_file(self.file.display().to_string(), format!("cannot be written: {}", self.why), self.cure())
+    }
+}
+
+impl WriteError {
+    fn cure(&self) -> &'static str {
+        // The system did not say it: the error is that of `refuse_link`.
+        let is_link = self.why.kind() == io::ErrorKind::InvalidInput && self.why.raw_os_error().is_none();
+        match is_link {
+            true => "remove it, or give another directory",
+            false => "check that the directory exists, is writable and has space left",
+        }
     }
 }
 
@@ -74,7 +81,10 @@ fn resolve_destination(path: &Path) -> PathBuf {
 pub(crate) fn refuse_link(path: &Path) -> Result<(), WriteError> {
     match fs::symlink_metadata(path).is_ok_and(|at| at.is_symlink()) {
         false => Ok(()),
-        true => Err(WriteError { file: path.into(), why: io::Error::other("it is a link, which is not followed") }),
+        true => Err(WriteError {
+            file: path.into(),
+            why: io::Error::new(io::ErrorKind::InvalidInput, "it is a link, which is not followed"),
+        }),
     }
 }
 
