@@ -18,6 +18,7 @@ use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::{PipelineSchedule, Timeline};
+use sim::units::Bytes;
 use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, layer_keeps_by_stage};
 use workloads::{ActivationPolicy, Techniques};
@@ -292,7 +293,7 @@ impl PlannedAnswer {
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             headroom_gib: job.headroom.gib(),
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
-            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour_row(n, b)).collect()),
+            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour_row(job, n, b)).collect()),
             mapping: None,
             why: reason_without_plan(job, answer),
         }
@@ -429,7 +430,7 @@ pub fn stage_row(memory: &StageMemory) -> StageRow {
 }
 
 /// Returns a plan that differs from the best plan in a single decision, as a row.
-pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
+pub(crate) fn neighbour_row(job: &Job<'_>, neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
         NeighbourOutcome::Runs { step, grew } => {
             let slower = step.0 / best.time.total.0 - 1.0;
@@ -455,8 +456,9 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
             (
                 None,
                 format!(
-                    "stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB",
+                    "stage {} needs {need:.2} GiB of {have:.2} GiB{}: {class} grow by {:.2} GiB",
                     why.stage,
+                    describe_free_memory(job),
                     more.gib()
                 ),
             )
@@ -465,6 +467,17 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
         NeighbourOutcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
+}
+
+/// Says why plans may use less than the memory of a device. Empty if they may use all that the stack leaves.
+fn describe_free_memory(job: &Job<'_>) -> String {
+    if job.headroom == Bytes::ZERO {
+        return String::new();
+    }
+    format!(
+        " ({:.2} GiB stay free, so that peaks fit with the chance of --fit, or for --headroom-gib)",
+        job.headroom.gib()
+    )
 }
 
 /// Returns the reader's name of a part of the step. Unknown names stay unchanged.
