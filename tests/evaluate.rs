@@ -46,13 +46,13 @@ fn refused(arguments: &[&str]) -> String {
 
 #[test]
 fn the_report_of_a_given_plan() {
-    let plan = ["--pipeline", "2", "--data", "2", "--tensor", "2", "--micro-batch", "4"];
+    let plan = ["--pipeline", "2", "--data", "2", "--tensor", "2", "--micro-batch", "4", "--details"];
     insta::assert_snapshot!(text(&plan));
 }
 
 #[test]
 fn lines_fit_a_wide_terminal() {
-    let report = text(&[]);
+    let report = text(&["--details"]);
     let longest = report.lines().max_by_key(|line| line.chars().count()).unwrap();
     assert!(longest.chars().count() <= 160, "{longest}");
 }
@@ -209,7 +209,7 @@ fn what_lacks_memory_says_where_and_how_much() {
 
 #[test]
 fn the_summary_is_last_and_kernels_come_before_it_where_they_are_asked_for() {
-    let (short, long) = (text(&["--tensor", "2"]), text(&["--tensor", "2", "--kernels"]));
+    let (short, long) = (text(&["--tensor", "2", "--details"]), text(&["--tensor", "2", "--kernels", "--details"]));
     assert!(short.lines().count() < 70, "{}", short.lines().count());
     let summary = |text: &str| text[text.find("Kernels that take most of the step").unwrap()..].to_owned();
     assert_eq!(summary(&short), summary(&long));

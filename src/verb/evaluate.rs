@@ -59,6 +59,9 @@ pub struct EvaluateArguments {
     /// needed
     #[arg(long, value_name = "DIR")]
     memory: Option<WrittenPath>,
+    /// Print the whole answer: the longest kernels, memory by class, stages over the step, time, energy
+    #[arg(long)]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -175,7 +178,11 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
     record.asked = Some(question);
     let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
     answer::write_answer_with_files(call, arguments.format, &record, written, |record| {
-        report::evaluation_report(record, kernels)
+        if arguments.details {
+            report::evaluation_report(record, kernels)
+        } else {
+            report::evaluation_summary(record, kernels)
+        }
     })
 }
 

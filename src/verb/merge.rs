@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{parts, prepare_job};
-use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, claim_directory, sweep_facts};
+use crate::verb::sweep::{AnswerLength, PreparedSweep, SweepProcessCounts, claim_directory, sweep_facts};
 use crate::written_path::WrittenPath;
 use results::run::parts::is_part;
 use results::run::sweep::STORE;
@@ -29,6 +29,9 @@ pub struct MergeArguments {
     /// Directory of the whole
     #[arg(long, value_name = "DIR")]
     out: WrittenPath,
+    /// Print the whole answer, as coplace sweep --details or coplace search --details does
+    #[arg(long)]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -48,7 +51,8 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
                 cure,
             ));
         }
-        return parts::merge_parts(call, &arguments.parts, &arguments.out, arguments.format);
+        let print = parts::MergedPrint { format: arguments.format, details: arguments.details };
+        return parts::merge_parts(call, &arguments.parts, &arguments.out, print);
     }
     let parts = SweepParts::open_all(&arguments.parts).or_input()?;
     let question = SearchQuestion::load_again(parts.facts().asked.clone())?.of_one_model(false)?;
@@ -64,5 +68,6 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
-    ready.finish_sweep(&whole, SweepProcessCounts::default())?.print_answer(call, arguments.format)
+    let length = if arguments.details { AnswerLength::Whole } else { AnswerLength::Short { again: "--details" } };
+    ready.finish_sweep(&whole, SweepProcessCounts::default())?.print_answer(call, arguments.format, length)
 }

@@ -94,6 +94,7 @@ const MOST_PLANS: u16 = 10_000;
     --everything adds all context widths, ZeRO-3 in pipelines, all schedules, and all choices of kept, offloaded\n\
     and recomputed tensors of a layer. Uneven layer splits are then searched for the plans of the default space,\n\
     and for the fastest of the others.\n\n\
+    Prints the fastest plan and the fastest one of each family; --details has all.\n\n\
     JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping.\n\
     The keys have the units; docs/json.md describes every key.")]
 pub struct PlanArguments {
@@ -158,6 +159,9 @@ pub struct PlanArguments {
     /// a second one ends the program)
     #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     time_limit: Option<f64>,
+    /// Print the whole answer: every listed plan, memory by class, stages, neighbours, counts
+    #[arg(long, conflicts_with = "emit")]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -227,7 +231,8 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
-            answer::write_answer_with_files(call, arguments.format, &record, written, report::plan_report)
+            let words = if arguments.details { report::plan_report } else { report::plan_summary };
+            answer::write_answer_with_files(call, arguments.format, &record, written, words)
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `coplace sweep`: evaluates every design of a study, without pruning.
 
+mod text;
+
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -10,7 +12,6 @@ use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepa
 use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
 use crate::written_path::WrittenPath;
-use results::report;
 use results::run::claim::{DirectoryClaim, DirectoryClaimError};
 use results::run::record::{self, BestDesign, SearchRecord, Versions};
 use results::run::search_run::FoundFiles;
@@ -20,7 +21,7 @@ use results::run::sweep::{
     MOST_COMBINATIONS, STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow,
 };
 use results::store::design::DesignRow;
-use results::text::{format_count, format_rate, format_significant};
+use results::text::{format_count, format_rate};
 use search::planner::{Job, PreparedJob};
 use search::shard::Shard;
 use search::space::{Chips, CombinationChip};
@@ -30,6 +31,7 @@ use sim::files::carried::Files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+pub use text::AnswerLength;
 
 /// Help of the positional argument.
 const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face config.json file; only one, even if the \
@@ -65,6 +67,9 @@ pub struct SweepArguments {
     /// Resume the sweep of the directory, or start it
     #[arg(long)]
     resume: bool,
+    /// Print the whole answer: the best design's plan, memory, stages and proof
+    #[arg(long)]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -168,7 +173,8 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
         Shard::WHOLE => ready.finish_sweep(&store, this_run)?,
         _ => FinishedSweep { answer: part_answer(&store, &question, this_run)?, written: Ok(()) },
     };
-    finished.print_answer(call, arguments.format)
+    let short = AnswerLength::Short { again: "--resume --details" };
+    finished.print_answer(call, arguments.format, if arguments.details { AnswerLength::Whole } else { short })
 }
 
 /// The state of a part in a directory.
@@ -416,10 +422,13 @@ pub struct FinishedSweep {
 
 impl FinishedSweep {
     /// Prints the answer, then fails if its files could not be written.
-    pub fn print_answer(self, call: &Call, format: Format) -> Result<(), Failure> {
+    pub fn print_answer(self, call: &Call, format: Format, length: AnswerLength) -> Result<(), Failure> {
         let answer = self.answer;
         answer::write_answer_with_files(call, format, &Versioned::with_schema_one(&answer), self.written, |_| {
-            answer_text(&answer)
+            match length {
+                AnswerLength::Whole => text::whole_answer(&answer),
+                AnswerLength::Short { again } => text::short_answer(&answer, again),
+            }
         })
     }
 }
@@ -441,33 +450,4 @@ impl SweepAnswer {
             files,
         }
     }
-}
-
-/// The answer as text.
-fn answer_text(answer: &SweepAnswer) -> String {
-    let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run_report(record) + "\n");
-    if answer.record.is_none() {
-        text.push_str(&format!(
-            "Part {} of the sweep is complete; coplace merge puts all parts together.\n",
-            answer.part
-        ));
-    }
-    let counted: Vec<String> = answer
-        .outcomes
-        .iter()
-        .map(|(fate, count)| format!("{} {}", format_count(*count), fate.replace('_', " ")))
-        .collect();
-    text.push_str(&format!("Designs: {}: {}\n", format_count(answer.designs), counted.join(", ")));
-    let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
-    bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-    for (what, count) in bounds {
-        text.push_str(&format!("  {:>9} take most of their step for {what}\n", format_count(*count)));
-    }
-    let SweepProcessCounts { designs, seconds } = answer.this_run;
-    if designs > 0 {
-        let rate = format_significant(designs as f64 / seconds, 3);
-        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", format_count(designs)));
-    }
-    text.push_str(&format!("Written: {}\n", answer.files.join(", ")));
-    text
 }

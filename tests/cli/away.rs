@@ -62,7 +62,7 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let gib = |key: &str| stage[key].as_f64().unwrap();
     assert!((gib("storage_gib") - 32.0 * tokens * 11_008.0 / 1024.0).abs() < 1e-9, "{stage}");
     assert!((gib("host_gib") - 32.0 * tokens * 2048.0 / 1024.0).abs() < 1e-9, "{stage}");
-    let text = with(&["--nvme", "6:100"]).expect_result();
+    let text = with(&["--nvme", "6:100", "--details"]).expect_result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
     // Slower storage takes longer. Too little storage is reported with the size that would do.
     let step = |rate: &str| {

@@ -47,7 +47,7 @@ fn ranks_are_mapped_to_measured_links() {
     let mut devices: Vec<f64> = mapping["devices"].as_array().unwrap().iter().map(number_at).collect();
     devices.sort_by(f64::total_cmp);
     assert!(devices.iter().enumerate().all(|(i, d)| *d == i as f64));
-    let text = run_coplace(&call_plan(&more)).expect_result();
+    let text = run_coplace(&[&call_plan(&more)[..], &["--details"]].concat()).expect_result();
     assert!(text.contains("Its ranks on the links\n") && text.contains("no mapping is below"), "{text}");
 }
 

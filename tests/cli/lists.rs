@@ -129,7 +129,8 @@ fn answers_of_two_chips_stand_side_by_side() {
 fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     let job = ["evaluate", "llama3-8b", "--devices", "8", "--global-batch", "64", "--sequence-length", "4096"];
     let text = |chip: &'static str, fabric: &'static str| {
-        let text = run_coplace(&[&job[..], &["--chip", chip, "--fabric", fabric]].concat()).expect_result();
+        let more = ["--chip", chip, "--fabric", fabric, "--details"];
+        let text = run_coplace(&[&job[..], &more].concat()).expect_result();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert!(text("mi300x", "mi300x_400g").contains("above the maker's limit of 750 W"));

@@ -33,6 +33,7 @@ mod search_parts;
 mod serve;
 mod serve_runs;
 mod several;
+mod short_answers;
 mod slurm;
 mod space_errors;
 mod support;

@@ -551,7 +551,8 @@ fn the_wear_of_storage_is_said() {
     let stage = of_one("evaluate", &format!("{one} --format json")).expect_json()["result"]["stages"][0].clone();
     assert!(stage["storage_written_gb"].as_f64().unwrap() > 0.0, "{stage}");
     for verb in ["evaluate", "plan"] {
-        assert!(of_one(verb, one).expect_result().contains("GB written to storage per device and step"), "{verb}");
+        let text = of_one(verb, &format!("{one} --details")).expect_result();
+        assert!(text.contains("GB written to storage per device and step"), "{verb}");
     }
     assert!(of_one("evaluate", "--format json").expect_json()["result"]["stages"][0]["storage_written_gb"].is_null());
 }
@@ -576,7 +577,7 @@ fn what_techniques_keep_is_listed_by_tensor() {
         assert!((all(&here) - all(&plain)).abs() < 1e-3, "{technique}: {here:?} {plain:?}");
         assert!(!here[1].is_empty() || !here[2].is_empty(), "{technique}");
     }
-    let text = of_one("evaluate", "--technique memo,fraction=0.5").expect_result();
+    let text = of_one("evaluate", "--technique memo,fraction=0.5 --details").expect_result();
     assert!(text.contains("What its layers keep"), "{text}");
 }
 

@@ -24,7 +24,9 @@ fn no_line_of_a_report_is_wider_than_a_screen() {
         "search llama2-7b --study smoke --out run",
     ];
     for call in calls {
-        let text = run_coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>()).expect_result();
+        let mut words: Vec<&str> = call.split_whitespace().collect();
+        words.extend((words[0] != "list").then_some("--details"));
+        let text = run_coplace_in(dir.path(), &words).expect_result();
         let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= WIDEST, "{call}: {widest}");
     }
@@ -33,7 +35,7 @@ fn no_line_of_a_report_is_wider_than_a_screen() {
 #[test]
 fn a_narrow_screen_has_every_class_of_memory() {
     let job = "evaluate gpt3-175b --chip a100_40gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 \
-        --pipeline 16 --data 1 --tensor 8 --micro-batch 4 --attention unfused";
+        --pipeline 16 --data 1 --tensor 8 --micro-batch 4 --attention unfused --details";
     let dir = tempfile::tempdir().unwrap();
     let text = run_on_screen(dir.path(), "80", &job.split_whitespace().collect::<Vec<_>>()).expect_result();
     let table = text.split("\nMemory, GiB per device\n").nth(1).unwrap().split("\nStages").next().unwrap();

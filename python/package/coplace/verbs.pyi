@@ -141,6 +141,7 @@ class _SweepVerb:
         robust: bool | None = None,
         out: _Path | None = None,
         resume: bool | None = None,
+        details: bool | None = None,
         shard: _Scalar | None = None,
         parts: int | None = None,
         slurm: _Scalar | Sequence[_Scalar] | None = None,
@@ -183,6 +184,7 @@ class _SweepVerb:
         robust: bool | None = None,
         out: _Path | None = None,
         resume: bool | None = None,
+        details: bool | None = None,
         shard: _Scalar | None = None,
         parts: int | None = None,
         slurm: _Scalar | Sequence[_Scalar] | None = None,
@@ -200,12 +202,14 @@ class _MergeVerb:
         self,
         *parts: _Path | Answer,
         out: _Path,
+        details: bool | None = None,
     ) -> Answer:
         """Merge the parts of a sweep or of a search."""
     def question(
         self,
         *parts: _Path | Answer,
         out: _Path,
+        details: bool | None = None,
     ) -> Question: ...
 
 merge: _MergeVerb
@@ -308,6 +312,7 @@ class _EvaluateVerb:
         trace: _Path | None = None,
         chakra: _Path | None = None,
         memory: _Path | None = None,
+        details: bool | None = None,
     ) -> Answer:
         """Evaluate one plan of a model on a cluster: time, memory, energy, and the bound of each kernel."""
     def question(
@@ -359,6 +364,7 @@ class _EvaluateVerb:
         trace: _Path | None = None,
         chakra: _Path | None = None,
         memory: _Path | None = None,
+        details: bool | None = None,
     ) -> Question: ...
 
 evaluate: _EvaluateVerb
@@ -424,6 +430,7 @@ class _PlanVerb:
         tokens: int | None = None,
         usd_per_device_hour: float | None = None,
         time_limit: float | None = None,
+        details: bool | None = None,
     ) -> Answer:
         """Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower."""
     def question(
@@ -485,6 +492,7 @@ class _PlanVerb:
         tokens: int | None = None,
         usd_per_device_hour: float | None = None,
         time_limit: float | None = None,
+        details: bool | None = None,
     ) -> Question: ...
 
 plan: _PlanVerb

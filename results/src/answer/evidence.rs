@@ -132,6 +132,13 @@ impl EvidenceRecord {
         list_reasons(&self.grounds)
     }
 
+    /// Returns the kinds of the grounds of the step that were not measured in training runs, worst grade first:
+    /// `never measured: chip; related: stack, scale`.
+    #[must_use]
+    pub fn step_reasons_in_short(&self) -> String {
+        list_reasons_by(&self.grounds, |ground| ground.what.clone())
+    }
+
     /// Returns the grounds of the peak that were not measured in training runs in words, worst grade first.
     #[must_use]
     pub fn peak_reasons(&self) -> String {
@@ -189,9 +196,14 @@ fn least_step_time(job: &Job<'_>) -> Option<f64> {
 }
 
 fn list_reasons(grounds: &[GroundRecord]) -> String {
+    list_reasons_by(grounds, |ground| format!("{} {}", ground.what, ground.name))
+}
+
+/// Lists grounds by grade, worst first, each under the name that `name_of` gives it. Equal neighbours are named once.
+fn list_reasons_by(grounds: &[GroundRecord], name_of: fn(&GroundRecord) -> String) -> String {
     let of = |grade: Grade| {
-        let names: Vec<String> =
-            grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
+        let mut names: Vec<String> = grounds.iter().filter(|g| g.grade == grade).map(name_of).collect();
+        names.dedup();
         (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))
     };
     let why: Vec<String> = [Grade::NeverMeasured, Grade::Related].into_iter().filter_map(of).collect();

@@ -91,15 +91,11 @@ fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     text.push_str(&format_heading("Where the step's time goes"));
     text.push_str(&time_shares_text(&result.time_shares));
     text.push_str(&format_heading("Plan, time and energy of a step"));
-    let decided = match answer.counts.plans {
-        1 => "the only plan that the arguments allow".to_owned(),
-        plans => format!("the fastest of {} plans that the arguments allow", format_count(plans as u64)),
-    };
     let plan = &result.plan;
     let step_s = Seconds(plan.step_s);
     let mut lines = vec![
         ("plan", one_line(&plan.plan)),
-        ("it is", decided),
+        ("it is", decided_text(answer)),
         ("step", format_seconds(step_s)),
         ("throughput", format!("{} tokens/s", format_rate(plan.tokens_per_s))),
         ("MFU", format_percent(plan.mfu)),
@@ -122,6 +118,20 @@ fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
         )
     });
     format!("{} per device{over}", power_of_ten_rate(mean, "W"))
+}
+
+/// Returns how the plan of an evaluation was chosen.
+pub(super) fn decided_text(answer: &EvaluateAnswer) -> String {
+    match answer.counts.plans {
+        1 => "the only plan that the arguments allow".to_owned(),
+        plans => format!("the fastest of {} plans that the arguments allow", format_count(plans as u64)),
+    }
+}
+
+/// Returns energy and mean power of a step in one line.
+pub(super) fn energy_line(answer: &EvaluateAnswer, result: &StepRecord) -> String {
+    let energy = &result.energy;
+    format!("{} per step; {}", power_of_ten_rate(energy.step_j, "J"), mean_power_text(answer, energy))
 }
 
 fn energy_text(energy: &EnergyRecord) -> String {
@@ -176,7 +186,7 @@ fn longest_kernels(result: &StepRecord) -> String {
 }
 
 /// Returns tables of all kernels in the passes of the slowest stage.
-fn kernel_tables(result: &StepRecord) -> String {
+pub(super) fn kernel_tables(result: &StepRecord) -> String {
     let title = match result.stages.len() {
         1 => "Kernels".to_owned(),
         stages => format!("Kernels of the slowest stage (stage {}; 0 to {})", result.slowest_stage, stages - 1),

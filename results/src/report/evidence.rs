@@ -44,8 +44,7 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some(evidence) = &first.evidence else { return String::new() };
     let mut text = format!("{}{}", format_heading("Confidence in the first"), format_fields(&plan_evidence(first)));
     let lead = evidence.plan_lead;
-    let is_close = |row: &&PlanRow| row.step_s <= first.step_s * ratio_high(evidence, row.evidence.as_ref());
-    let within = others.iter().filter(is_close).count();
+    let within = count_close_plans(rows);
     if within > 0 {
         let others = others.len();
         text.push_str(&fold_line(&format!(
@@ -55,6 +54,15 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
         )));
     }
     text
+}
+
+/// Returns the number of plans over which the first one's lead is smaller than the model error between plans of one
+/// job. Zero if nothing is known of the first.
+pub(super) fn count_close_plans(rows: &[PlanRow]) -> usize {
+    let Some((first, others)) = rows.split_first() else { return 0 };
+    let Some(evidence) = &first.evidence else { return 0 };
+    let is_close = |row: &&PlanRow| row.step_s <= first.step_s * ratio_high(evidence, row.evidence.as_ref());
+    others.iter().filter(is_close).count()
 }
 
 /// Returns the upper end of the 90 % interval of the ratio of two plans' steps, measured over predicted.

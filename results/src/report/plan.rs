@@ -17,21 +17,7 @@ use workloads::training::ContextMethod;
 /// Returns the whole report of a plan search.
 #[must_use]
 pub fn plan_report(answer: &PlannedAnswer) -> String {
-    // The name of a dense model tells its size. The name of a model with experts may tell either count.
-    let counts = match (answer.parameters, answer.active_parameters) {
-        (Some(all), Some(active)) => format!(" ({})", describe_parameters(all, Some(active))),
-        _ => String::new(),
-    };
-    let mut text = format!(
-        "{}{counts} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
-        answer.model,
-        format_count(answer.devices),
-        answer.chip,
-        answer.fabric,
-        format_count(answer.global_batch_sequences),
-        format_count(answer.sequence_tokens),
-        answer.stack
-    );
+    let mut text = plan_question_line(answer);
     match (&answer.plans.first(), &answer.why) {
         (Some(best), _) => {
             let order = if answer.robust {
@@ -93,8 +79,32 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
     text
 }
 
+/// Returns the question of a plan search in one line.
+pub(super) fn plan_question_line(answer: &PlannedAnswer) -> String {
+    format!(
+        "{}{} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
+        answer.model,
+        parameter_counts(answer.parameters, answer.active_parameters),
+        format_count(answer.devices),
+        answer.chip,
+        answer.fabric,
+        format_count(answer.global_batch_sequences),
+        format_count(answer.sequence_tokens),
+        answer.stack
+    )
+}
+
+/// Returns the parameters of a model with experts in parentheses, empty for a dense one. The name of a dense model
+/// tells its size; that of a model with experts may tell either count.
+pub(super) fn parameter_counts(all: Option<u64>, active: Option<u64>) -> String {
+    match (all, active) {
+        (Some(all), Some(active)) => format!(" ({})", describe_parameters(all, Some(active))),
+        _ => String::new(),
+    }
+}
+
 /// Returns the lines about a whole training.
-fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)> {
+pub(super) fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)> {
     let short = |value: f64| format_significant(value, 3);
     let interval = training
         .days_interval
@@ -195,7 +205,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
 }
 
 /// States that no plan is faster than the first, with an exception for a discouraged plan that is.
-fn first_place_text(rows: &[PlanRow]) -> String {
+pub(super) fn first_place_text(rows: &[PlanRow]) -> String {
     let (Some(first), Some(faster)) = (rows.first(), faster_discouraged(rows)) else {
         return "no plan of the space is faster than the first".to_owned();
     };
@@ -252,7 +262,7 @@ fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
 }
 
 /// Names the fastest listed plan that the software's framework can run. Empty if that is the first plan.
-fn fastest_runnable_text(rows: &[PlanRow]) -> String {
+pub(super) fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     let Some(first) = rows.first().filter(|row| row.cannot_run.is_some()) else { return String::new() };
     let Some(place) = place_of_runnable(rows) else { return fold_line("It can run none of these.") };
     let row = &rows[place];
@@ -267,7 +277,7 @@ fn fastest_runnable_text(rows: &[PlanRow]) -> String {
 }
 
 /// Lists the reasons why the software's framework cannot run some plans, each reason once with its plans.
-fn cannot_run_text(rows: &[PlanRow]) -> String {
+pub(super) fn cannot_run_text(rows: &[PlanRow]) -> String {
     let reasons = numbers_by_reason(rows, |row| row.cannot_run.as_deref());
     let text = |(why, numbers): (&str, Vec<String>)| {
         fold_line(&format!("The framework cannot run {}: {why}.", numbers.join(", ")))

@@ -5,6 +5,7 @@ use crate::answer::plan::{PlanRow, one_line};
 use crate::run::record::{BestDesign, Certificate, Proof, SearchRecord};
 use crate::text::{
     fold_line, format_area, format_fields, format_percent, format_rate, format_seconds, format_significant,
+    quote_shell_word,
 };
 use search::objective::Objective;
 use search::planner::NO_MARGIN;
@@ -13,9 +14,23 @@ use sim::units::{Seconds, SquareMillimeters};
 /// The number of parts of the step's time that are named.
 const PARTS: usize = 3;
 
-/// Returns the short answer. `directory` is the run's directory.
+/// Returns the short answer of a search. `directory` is the run's directory.
 #[must_use]
 pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
+    let text = best_design_summary(record);
+    if record.best.is_none() {
+        return text;
+    }
+    let directory = quote_shell_word(directory);
+    text + &fold_line(&format!(
+        "Next: coplace explain {directory} (what each step of a dimension brings), coplace report {directory} (a \
+        page), and this with --details."
+    ))
+}
+
+/// Returns the best design, the reasons, its certainty and its baselines.
+#[must_use]
+pub fn best_design_summary(record: &SearchRecord) -> String {
     let mut text = super::run::question_line(record);
     let Some(best) = &record.best else { return text + &nothing_found(record) };
     let design = &best.design;
@@ -55,10 +70,6 @@ pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
     for note in &best.notes {
         text.push_str(&fold_line(note));
     }
-    text.push_str(&fold_line(&format!(
-        "Next: coplace explain {directory} (what each step of a dimension brings), coplace report {directory} (a \
-        page), and this with --details."
-    )));
     text
 }
 

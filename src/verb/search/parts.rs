@@ -214,8 +214,16 @@ fn answer_text(answer: &SearchPartAnswer) -> String {
     )
 }
 
-/// Merges the parts in directories, writes the run directory of the whole, prints its report.
-pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
+/// How the answer of merged parts is printed.
+#[derive(Debug, Clone, Copy)]
+pub struct MergedPrint {
+    pub format: Format,
+    /// True for the whole answer, false for a short one.
+    pub details: bool,
+}
+
+/// Merges the parts in directories, writes the run directory of the whole, prints its answer.
+pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, print: MergedPrint) -> Result<(), Failure> {
     let start = Instant::now();
     let parts = SearchParts::open_all(directories).or_input()?;
     let PartFacts { asked, seed, question: digest, .. } = parts.facts;
@@ -235,6 +243,9 @@ pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, format: For
         let decision = decide_answer(search, &answer, effort, &|| false);
         let about = RecordContext { digest, seed, stopped: None, decision, grown: None, start, times };
         let found = conclude_search(&question, searched, &answer, about, call)?;
-        write_and_print(call, &claim, format, found, report::run_report)
+        write_and_print(call, &claim, print.format, found, |record| match print.details {
+            true => report::run_report(record),
+            false => report::run_summary(record, &out.display().to_string()),
+        })
     })
 }

@@ -79,11 +79,12 @@ pub const COMMANDS: &[Command] = &[
          tests/golden/input/own_fabric.toml --stack megatron_core --devices 16 --global-batch 64 --format json"),
     command("evaluate", "evaluate_text", Figures,
         "evaluate opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 4 --global-batch 16 --chakra \
-         {T}/step.et --memory {T}/memory"),
+         {T}/step.et --memory {T}/memory --details"),
     command("plan", "plan_eos", Json,
         "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5 --format json"),
     command("plan", "plan_text", Figures,
-        "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5"),
+        "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5 \
+         --details"),
     command("plan", "plan_everything", Json,
         "plan opt-350m --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 16 --everything --top 3 \
          --format json"),
