@@ -79,9 +79,10 @@ pub(super) fn nest_marks(marks: &[(SvgPoint, i32)]) -> Vec<i32> {
 /// Places each name near its mark, in the given order.
 ///
 /// A label lies inside `plot`, and never covers another label or the mark of a labelled point. If possible, it
-/// interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the remaining places,
-/// the cheapest one by [`cost_of_label`] is chosen: near the point, with few covered points of the crowd. A label
-/// without a place is `None` (with hundreds of labels).
+/// interrupts no line, its leader crosses no label, no leader and no mark, and no leader crosses it.
+///
+/// The cheapest of the remaining places by [`cost_of_label`] is chosen: near the point, with few covered points of the
+/// crowd. A label without a place is `None` (with hundreds of labels).
 pub(super) fn place_labels(
     labels: &[LabelledMark<'_>],
     around: &LabelObstacles<'_>,
@@ -97,7 +98,9 @@ pub(super) fn place_labels(
         };
         let candidates = candidate_boxes(*at, name).into_iter().enumerate().filter(|(_, area)| free(area));
         let best = candidates.min_by_key(|(rank, area)| {
-            (count_conflicts(*at, area, around.lines, &taken), cost_of_label(*rank, area, around), *rank)
+            let own = leader_line(*at, area);
+            let marked = marks.iter().filter(|mark| !mark.contains_point(*at) && line_crosses_area(own, mark)).count();
+            (marked + count_conflicts(*at, area, around.lines, &taken), cost_of_label(*rank, area, around), *rank)
         });
         let best = best.map(|(_, area)| area);
         taken.extend(best.map(|area| (area, leader_line(*at, &area))));
@@ -213,6 +216,27 @@ mod tests {
             assert!(!lines.iter().any(|place| area.contains_point(*place)), "{i}: {area:?}");
             for (j, line) in leaders.iter().enumerate().filter(|(j, _)| *j != i) {
                 assert!(!line_crosses_area(*line, area) && !lines_cross(*line, leaders[i]), "{i} {j}");
+            }
+        }
+    }
+
+    /// A label behind another mark would seem to name that mark.
+    #[test]
+    fn no_leader_runs_through_another_mark() {
+        let mark = |(at, name)| LabelledMark { at, radius: 8, name };
+        let labels = [((195, 301), "smallest within 1 %"), ((250, 300), "best found")].map(mark);
+        // Lines everywhere but at the height of both marks, and no room on the left.
+        let rows = (100..289).chain(313..500).step_by(4);
+        let lines: Vec<SvgPoint> = rows.flat_map(|y| (150..600).step_by(4).map(move |x| (x, y))).collect();
+        let plot = LabelBox { left: 150, ..PLOT };
+        let placed = place_labels(&labels, &LabelObstacles { crowd: &[], lines: &lines }, plot);
+        for (i, (mark, area)) in labels.iter().zip(&placed).enumerate() {
+            let leader = leader_line(mark.at, &area.unwrap());
+            for (j, other) in labels.iter().enumerate().filter(|(j, _)| *j != i) {
+                assert!(
+                    !line_crosses_area(leader, &LabelBox::around_point(other.at, other.radius)),
+                    "{i} {j} {placed:?}"
+                );
             }
         }
     }
