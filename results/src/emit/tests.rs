@@ -211,6 +211,37 @@ fn a_slice_is_filled_in_the_order_of_ranks() {
     assert_eq!(product, 64);
 }
 
+/// Every line is a comment or one `key: value` of YAML: a word, a number, a quoted text or a list of these. No key
+/// stands twice, and the settings are read over `base.yml`.
+#[test]
+fn maxtext_s_settings_are_yaml() {
+    let is_quoted = |text: &str| text.len() > 2 && ["'", "\""].iter().any(|q| text.starts_with(q) && text.ends_with(q));
+    let is_plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+    let is_list = |text: &str| {
+        text.strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'))
+            .is_some_and(|list| list.split(',').all(is_quoted))
+    };
+    let experts = Case { model: "mixtral-8x7b", ..MAXTEXT };
+    for (case, policy) in [(&MAXTEXT, "custom:offload(qkv_proj)+device(mlpwi)"), (&experts, "full"), (&MAXTEXT, "none")]
+    {
+        let lines = case.maxtext(&TrainingPlan {
+            activations: policy.parse().unwrap(),
+            ..plan(layout(2, 2, ZeroStage::OptimizerStates))
+        });
+        assert!(
+            lines[1].starts_with("# python3 -m maxtext.") && lines.contains(&"base_config: \"base.yml\"".to_owned())
+        );
+        let mut keys = std::collections::BTreeSet::new();
+        for line in lines.iter().filter(|line| !line.starts_with('#')) {
+            let (key, value) = line.split_once(": ").unwrap_or_else(|| panic!("{line}"));
+            assert!(is_plain(key) && keys.insert(key), "{line}");
+            assert!(is_plain(value) || is_quoted(value) || is_list(value), "{line}");
+        }
+        assert!(keys.len() > 20, "{keys:?}");
+    }
+}
+
 #[test]
 fn policies_have_the_names_that_maxtext_accepts() {
     let under = |case: &Case, text: &str| {
