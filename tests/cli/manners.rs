@@ -231,7 +231,8 @@ fn chakra_s_own_reader_finds_every_kernel() {
 
 #[test]
 fn a_narrow_table_keeps_the_columns_that_one_came_for() {
-    let call = "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2";
+    let call = "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 \
+        --details";
     let narrow = on_screen("80", &call.split(' ').collect::<Vec<_>>());
     let (_, memory) = narrow.split_once("Memory, GiB per device").unwrap();
     // A table of few rows turns: its columns are lines then.

@@ -28,7 +28,7 @@ fn plan_answers_in_a_few_lines_and_with_details_in_full() {
     let dir = tempfile::tempdir().unwrap();
     let short = call(dir.path(), JOB, &[]).expect_result();
     check_short(&short, &["best plan", "value", "why", "memory", "nearest", "proof", "how sure"]);
-    for words in ["with 90 % confidence", "fits with a chance of", "other listed plans", "FSDP", "context parallel"] {
+    for words in ["with 90 % confidence", "fits with a chance of", "other listed plans", "FSDP", "tensor or pipeline"] {
         assert!(short.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}: {short}");
     }
     let whole = call(dir.path(), JOB, &["--details"]).expect_result();
@@ -50,10 +50,10 @@ fn a_short_plan_names_what_was_asked_beside_the_plan() {
     const JOB: &str = "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 \
         --tensor 2 --pipeline 2 --data 4 --recompute full --micro-batch 1,2 --zero 1";
     let dir = tempfile::tempdir().unwrap();
-    let more = ["--tokens", "100B", "--technique", "chunked-cross-entropy"];
+    let more = ["--tokens", "100B", "--technique", "planned-addresses"];
     let short = call(dir.path(), JOB, &more).expect_result();
     check_short(&short, &["best plan", "how sure", "training", "techniques"]);
-    assert!(short.contains("days ") && short.contains("chunked-cross-entropy: exact"), "{short}");
+    assert!(short.contains("days ") && short.contains("planned-addresses: exact"), "{short}");
     assert!(short.contains("\n#  ") && short.contains("\n1  "), "{short}");
     let none = call(dir.path(), "plan llama3-70b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 16", &[]);
     let none = none.expect_result();
