@@ -240,7 +240,7 @@ fn no_two_named_designs_share_a_mark_and_every_mark_stands_at_its_data() {
     let looks = looks_of_references(&plot.references.iter().collect::<Vec<_>>());
     for ((design, (mark, ..)), (first, shape)) in plot.references.iter().zip(looks).zip(drawn.iter().rev()) {
         let radius = (6..40).find(|radius| shape_of_mark(mark, *radius).1 == *shape);
-        let radius = radius.unwrap_or_else(|| panic!("{}: {svg}", design.label));
+        let radius = radius.unwrap_or_else(|| unreachable!("{}: {svg}", design.label));
         let ((x, y), (at, _)) = (frame.position_of(design.x, design.y), shape_of_mark(mark, radius));
         assert_eq!((first.0 - at.0 + 50, first.1 - at.1 + 50), (x, y), "{}", design.label);
         assert!(radius > over, "{}: {radius}", design.label);
