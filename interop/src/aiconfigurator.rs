@@ -221,6 +221,7 @@ impl AiConfiguratorSystem {
             tiers,
             fitted_on: String::new(),
             joins: Vec::new(),
+            system: Default::default(),
         }
     }
 

@@ -118,6 +118,7 @@ pub fn read_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
         tiers: vec![tier],
         fitted_on: String::new(),
         joins: Vec::new(),
+        system: Default::default(),
     })
 }
 

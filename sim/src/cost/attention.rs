@@ -19,11 +19,6 @@ use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
 use crate::units::{Joules, Seconds};
 
-/// Lane-cycles per score forward: scale, maximum, difference, exponential (10), sum.
-const FORWARD_CYCLES: f64 = 14.0;
-/// Backward: scale, difference with the log-sum-exp, exponential (10); difference with delta, product, scale.
-const BACKWARD_CYCLES: f64 = 15.0;
-
 /// A tiling up to this factor slower than the fastest is preferred if its traffic takes less energy. Tiles of one speed
 /// differ by less, in their first load (0.1 of 4,128 us for 32 heads and 4,096 tokens on TPU v4). The reported time is
 /// the fastest one's, so that every law of times holds exactly.
@@ -112,7 +107,7 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
     let total = overhead + fastest.time;
     let traffic = traffic_of_tiling(view, a, &thrifty);
     let scores = score_count(a);
-    let operations = scores * vector_cycles(a);
+    let operations = scores * machine.constants.cycles_of_score(a.direction);
     let bound = if overhead > fastest.time {
         Bottleneck::Overhead
     } else if fastest.work >= fastest.moving {
@@ -191,15 +186,8 @@ pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, 
 
 /// Lane cycles per score. The units for transcendental functions, if any, compute the exponentials.
 fn lane_cycles(machine: &Machine, a: &FusedAttention) -> f64 {
-    Transcendentals::EXPONENTIAL.least_lane_cycles(vector_cycles(a), machine.transcendentals_per_lane)
-}
-
-/// Vector operations per score.
-fn vector_cycles(a: &FusedAttention) -> f64 {
-    match a.direction {
-        Direction::Forward => FORWARD_CYCLES,
-        Direction::Backward => BACKWARD_CYCLES,
-    }
+    let cycles = machine.constants.cycles_of_score(a.direction);
+    Transcendentals::EXPONENTIAL.least_lane_cycles(cycles, machine.transcendentals_per_lane)
 }
 
 fn score_count(a: &FusedAttention) -> f64 {

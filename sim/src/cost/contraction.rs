@@ -58,9 +58,10 @@ fn lane_cycles(e: &Epilogue, machine: &Machine) -> f64 {
 }
 
 /// Operations of elementwise work; one more per result if results are summed.
-fn operations_of_epilogue(e: &Epilogue) -> f64 {
+fn operations_of_epilogue(e: &Epilogue, machine: &Machine) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
-    function.elements as f64 * (vector_core::elementwise_cycles(function.function, function.direction) + sum)
+    let cycles = vector_core::elementwise_cycles(function.function, function.direction, &machine.constants);
+    function.elements as f64 * (cycles + sum)
 }
 
 /// Returns the vendor's library if it runs the product. The library has no kernel that sums its results: such a
@@ -109,7 +110,7 @@ pub(super) fn cost_of_contraction(
     epilogue: Option<&Epilogue>,
 ) -> KernelCost {
     let machine = &model.machine;
-    let operations = epilogue.map_or(0.0, operations_of_epilogue);
+    let operations = epilogue.map_or(0.0, |epilogue| operations_of_epilogue(epilogue, machine));
     let p = MappingProblem::of_contraction(machine, view, c, epilogue);
     if let Some(stream) = p.as_stream(model, view, operations) {
         return stream;

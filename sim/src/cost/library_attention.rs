@@ -28,9 +28,6 @@ const BACKWARD_ISSUE: f64 = 0.6;
 const TRAINING_EXPOSED: f64 = 0.45;
 /// Exposed fraction of the shorter of products and softmax in all other kernels. Fitted: 0.74 on A100, 0.78 on H100.
 const EXPOSED: f64 = 0.76;
-/// Lane cycles per score, as in `attention`.
-const FORWARD_CYCLES: f64 = 14.0;
-const BACKWARD_CYCLES: f64 = 15.0;
 /// Seconds to launch a serving library's context attention: rotary embedding, the write of keys and values to their
 /// cache, the attention itself, and their floor. Fitted: 11.6 us on A100, 13.1 on H100.
 const CONTEXT: f64 = 12.4e-6;
@@ -89,10 +86,11 @@ fn time_of_tiles(
 ) -> f64 {
     let machine = &model.machine;
     let rates = rates_of_call(library, call);
-    let (products, cycles) = match call.direction {
-        Direction::Forward => (2.0, FORWARD_CYCLES),
-        Direction::Backward => (5.0, BACKWARD_CYCLES),
+    let products = match call.direction {
+        Direction::Forward => 2.0,
+        Direction::Backward => 5.0,
     };
+    let cycles = machine.constants.cycles_of_score(call.direction);
     let rows = count_tiles(call.queries, height);
     let units = (call.batch * call.heads) as f64 * rows;
     let (mean, most) = visible_keys(call, height, rows);

@@ -5,6 +5,7 @@ use super::library_model::LibraryModel;
 use super::route::Route;
 use super::tensor_core::{CoreArrays, SumPlace};
 use super::{CostError, MAX_LEVELS, Span};
+use crate::hardware::constants::KernelConstants;
 use crate::hardware::{Accelerator, Calibration, MemoryScope};
 use crate::kernel::{DataType, Kernel};
 
@@ -67,6 +68,7 @@ pub(super) struct Machine {
     /// [`Accelerator::cell_rate_limit`]; infinite without one.
     cell_rate_limit: f64,
     pub(super) calibration: Calibration,
+    pub(super) constants: KernelConstants,
     one_tensor: SpanResources,
     one_vector: SpanResources,
     one_pair: SpanResources,
@@ -160,6 +162,7 @@ impl Machine {
             peak_rates: rates,
             cell_rate_limit: accelerator.cell_rate_limit.map_or(f64::INFINITY, |limit| limit.0),
             calibration,
+            constants: accelerator.constants.kernel,
             one_tensor: view(1.0, 1.0, 1.0 / tensor),
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),

@@ -61,15 +61,9 @@ const QUANTISE: f64 = 10.0e-6;
 /// Fitted to the same products.
 const QUANTISE_BYTES: f64 = 6.0;
 
-/// Seconds to launch routing, permutation, both products, activation and sum in a layer of experts. Fitted to 600
-/// layers on H100 (TensorRT-LLM): 26.8 us in bf16, 29.2 in fp8.
-const EXPERTS: f64 = 28.0e-6;
 /// Traffic of the tokens between those kernels through the device's memory, relative to one crossing each. Fitted to
-/// the same layers.
+/// 600 layers of experts on H100 (TensorRT-LLM).
 const EXPERTS_PASSES: f64 = 1.4;
-/// Start and end of a tile of a group, relative to those of a single product's tile: the group's sizes and pointers are
-/// looked up first. Fitted to the same layers: 2.8 in bf16, 3.6 in fp8.
-const GROUP_TILE: f64 = 3.0;
 
 impl CostModel {
     /// The device time of a routine that runs alone.
@@ -142,7 +136,12 @@ impl CostModel {
         };
         // Three passes of 16-bit numbers: tokens into the order of their experts, between the products, and back.
         let between = 6.0 * rows as f64 * (call.hidden + call.width) as f64 + 2.0 * (call.tokens * call.hidden) as f64;
-        Seconds(EXPERTS + self.time_of_group(view, library, &[up, down]) + EXPERTS_PASSES * between * library.read)
+        let constants = &self.machine.constants;
+        Seconds(
+            constants.experts_launch * 1e-6
+                + self.time_of_group(view, library, &[up, down])
+                + EXPERTS_PASSES * between * library.read,
+        )
     }
 
     /// Equal products in one call, measured alone.
@@ -158,7 +157,7 @@ impl CostModel {
 
     fn time_of_group(&self, view: &SpanResources, library: &LibraryModel, groups: &[Contraction]) -> f64 {
         let mut slower = *library;
-        slower.scalars.tile_overhead = library.scalars.tile_overhead * GROUP_TILE;
+        slower.scalars.tile_overhead = library.scalars.tile_overhead * self.machine.constants.group_tile;
         groups.iter().map(|c| library::time_of_group(&self.machine, view, &slower, c)).sum()
     }
 }

@@ -14,6 +14,7 @@ use super::machine::{Machine, SpanResources};
 use super::route::Route;
 use super::tensor_core::ceil_nonnegative;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
+use crate::hardware::constants::KernelConstants;
 use crate::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use crate::units::Seconds;
 
@@ -26,19 +27,6 @@ const DIVISION: f64 = 10.0;
 const SQUARE_ROOT: f64 = 15.0;
 const DROPOUT: f64 = 2.0;
 
-/// Lane cycles of one number whose address a kernel computes by itself, with divisions by the sizes of the dimensions
-/// for every operand. Such kernels of PyTorch 2.11 (products with tables of sines, sums of transposed heads, copies of
-/// halves, conversions to fp32) run at 0.26 to 0.35 T numbers/s on an H100 (16,896 lanes at 1.83 GHz, of which 0.641
-/// are achieved), whatever their bytes. This is 67 lane cycles at 0.3 T numbers/s, with a range of 57 to 77.
-/// Concatenations run at 0.22 (`measured/reference/pytorch_h100_h200/step_kernels.csv`).
-const INDEXED: f64 = 67.0;
-
-/// Lane cycles of one number that is added to memory atomically. Sums of bf16 rows into a table (`index_add` of PyTorch
-/// 2.11) run at 115 G numbers/s on an H100, within 1 % for 8,192 and 16,384 rows of 1,600 and 4,096 numbers
-/// (`measured/reference/h100_pytorch/gpu_kernels.csv`): 172 cycles of the lanes that [`INDEXED`] counts. Range 170 to
-/// 175; no other chip was measured.
-const ATOMIC_ADD: f64 = 172.0;
-
 /// Rows that a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256
 /// threads that fill the 2048 threads of a GPU's multiprocessor.
 const ROWS_IN_FLIGHT: f64 = 8.0;
@@ -48,12 +36,6 @@ const ROWS_IN_FLIGHT: f64 = 8.0;
 /// on 34 rows of an earlier H100 (PyTorch 2.11), where rows of 16 KiB take three passes. On A100 by the host's clock
 /// (LLMCompass) they take two, so such rows keep [`ROWS_IN_FLIGHT`].
 const ROWS_IN_FLIGHT_ALONE: f64 = 16.0;
-
-/// Largest fraction of the device memory's peak that a library's kernels reach if they do not stream: row functions
-/// wait for the sums of their rows, and an optimizer's update goes through up to seven arrays. Fitted to softmax, layer
-/// normalisation and GELU on A100 (LLMCompass, 42 kernels) as the chip's stream. 53 rows of softmax on V100 and A100
-/// PCIe (NeuSight) reach 0.43 to 0.9, in the mean 0.68; AdamW in fp32 reaches 0.75 on H100 and 0.73 on H200.
-const BROKEN_STREAM: f64 = 0.766;
 
 /// Transcendental functions of one element that units beside the lanes can compute, and their cycles on the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -117,21 +99,21 @@ fn row_transcendentals(function: RowFunction, direction: Direction) -> Transcend
 
 /// Lane cycles per result of an elementwise function, less the part that the units for transcendental functions take.
 pub(super) fn lane_cycles_of_element(machine: &Machine, function: ElementwiseFunction, direction: Direction) -> f64 {
-    let cycles = elementwise_cycles(function, direction);
+    let cycles = elementwise_cycles(function, direction, &machine.constants);
     elementwise_transcendentals(function, direction).least_lane_cycles(cycles, machine.transcendentals_per_lane)
 }
 
 /// Lane cycles per result of an elementwise function, all of it on the lanes.
 #[must_use]
-pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -> f64 {
+pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction, constants: &KernelConstants) -> f64 {
     use ElementwiseFunction::{
         Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, Indexed, LeakyRelu,
         Momentum, Mul, ParametricRelu, Relu, Rope, Scatter, ScatterAdd, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
     match (function, direction) {
         (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
-        (Indexed, _) => INDEXED,
-        (ScatterAdd, _) => ATOMIC_ADD,
+        (Indexed, _) => constants.indexed,
+        (ScatterAdd, _) => constants.atomic_add,
         // A comparison and a product.
         (LeakyRelu | ParametricRelu, Direction::Forward) => 2.0,
         (LeakyRelu | ParametricRelu, Direction::Backward) => 3.0,
@@ -397,7 +379,7 @@ pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &E
 }
 
 fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) -> StreamPass {
-    let cycles = elementwise_cycles(e.function, e.direction);
+    let cycles = elementwise_cycles(e.function, e.direction, &model.machine.constants);
     let operations = e.elements as f64 * cycles;
     // The lanes work in step, so a partly filled last vector takes as long as a full one.
     let on_lanes = lane_cycles_of_element(&model.machine, e.function, e.direction);
@@ -486,13 +468,13 @@ fn is_update(function: ElementwiseFunction) -> bool {
 
 /// Returns a factor on the device memory's busy time, which assumes the chip's `hbm_achieved_fraction`. It is 1 in a
 /// step and on chips without a library. A plain stream (`streams`) that runs alone reaches at least the library's
-/// `read_fraction`, so its factor is at most 1. Other kernels that run alone reach at most [`BROKEN_STREAM`], so theirs
-/// is at least 1.
+/// `read_fraction`, so its factor is at most 1. Other kernels that run alone reach at most
+/// [`KernelConstants::broken_stream`], so theirs is at least 1.
 fn slowdown_alone(model: &CostModel, view: &SpanResources, streams: bool) -> f64 {
     let achieved = model.machine.calibration.hbm_achieved_fraction;
     match view.library.filter(|library| library.alone) {
         None => 1.0,
         Some(library) if streams => (achieved / library.scalars.read_fraction).min(1.0),
-        Some(_) => (achieved / BROKEN_STREAM).max(1.0),
+        Some(_) => (achieved / model.machine.constants.broken_stream).max(1.0),
     }
 }

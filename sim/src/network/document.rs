@@ -44,8 +44,8 @@ impl FabricDocument {
         Ok(Self { table, file: name_or_path.to_owned() })
     }
 
-    /// Returns every field with a single value, by key, without names of the fabric, sources and software. Tiers go by
-    /// their names: `tier.ici.bandwidth_gb_per_s`.
+    /// Returns every field with a single value, by key, without names of the fabric, sources, software and parts. Tiers go
+    /// by their names: `tier.ici.bandwidth_gb_per_s`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut fields = document::list_fields(&self.table);
@@ -53,6 +53,7 @@ impl FabricDocument {
             !matches!(key.as_str(), "name" | "description" | "source" | "fitted_on")
                 && !key.ends_with(".source")
                 && !key.starts_with("software.")
+                && !key.starts_with("system.")
         });
         fields
     }

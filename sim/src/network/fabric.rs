@@ -2,6 +2,7 @@
 
 use super::error::NetworkError;
 use super::matrix::LinkMatrix;
+use super::parts::FabricSystem;
 use super::torus::{self, TorusDim};
 use crate::kernel::RankGroup;
 use crate::units::{BytesPerSecond, Seconds};
@@ -150,6 +151,9 @@ pub struct Fabric {
     /// The built-in chips that are sold with it; empty if it is made for any chip.
     #[serde(default)]
     pub joins: Vec<String>,
+    /// The hosts and parts that it is built of.
+    #[serde(default)]
+    pub system: FabricSystem,
 }
 
 impl Tier {

@@ -3,6 +3,7 @@
 use super::error::NetworkError;
 use super::fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
+use super::parts::find_system_faults;
 use super::tables::{FabricChipTable, FabricFile, SoftwareTable, TierTable, TopologyName};
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
@@ -191,6 +192,7 @@ fn check_file(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkErr
         apply_chip(&mut file, &first);
     }
     faults.extend(verify::find_faults(&file));
+    faults.extend(find_system_faults(&file));
     for software in &file.software {
         let mut under = file.clone();
         apply_software(&mut under, software);
@@ -258,6 +260,7 @@ fn build_fabric(file: &FabricFile) -> Result<Fabric, NetworkError> {
         } else {
             file.chips.iter().map(|chip| chip.name.clone()).collect()
         },
+        system: file.system.clone().unwrap_or_default(),
     })
 }
 

@@ -69,8 +69,10 @@ mod file;
 mod level;
 mod links;
 mod matrix;
+mod parts;
 mod placed;
 mod streams;
+mod system_price;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -85,6 +87,8 @@ pub use fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, 
 pub use level::GroupSpread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;
+pub use parts::{FabricSystem, TierParts};
 pub use placed::{GroupPlacement, PlacementFinder, sibling_groups};
 pub use streams::StreamTimes;
+pub use system_price::{SystemPrice, UnpricedFabric};
 pub use torus::TorusDim;

@@ -1,5 +1,6 @@
 //! A fabric's file as written: keys carry the unit.
 
+use super::parts::FabricSystem;
 use serde::Deserialize;
 
 /// A fabric file as written.
@@ -20,6 +21,7 @@ pub(crate) struct FabricFile {
     pub chips: Vec<FabricChipTable>,
     #[serde(default)]
     pub software: Vec<SoftwareTable>,
+    pub system: Option<FabricSystem>,
 }
 
 /// A `[[tier]]` table.

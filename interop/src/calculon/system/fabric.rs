@@ -136,7 +136,15 @@ impl CalculonSystem {
             ));
         }
         let (name, description) = (self.name().to_owned(), format!("networks of Calculon's system {}", self.file));
-        Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new(), joins: Vec::new() })
+        Ok(Fabric {
+            name,
+            description,
+            launch: Seconds::ZERO,
+            tiers,
+            fitted_on: String::new(),
+            joins: Vec::new(),
+            system: Default::default(),
+        })
     }
 
     fn fabric_fault(&self, key: String, value: u32, limit: String, cure: &str) -> FileError {

@@ -23,7 +23,7 @@ pub struct ConstantDefinition {
     pub limit: bool,
 }
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 10] = [
     ("process", include_str!("../../../constants/process.toml")),
     ("area", include_str!("../../../constants/area.toml")),
     ("hbm", include_str!("../../../constants/hbm.toml")),
@@ -32,6 +32,8 @@ const FILES: [(&str, &str); 8] = [
     ("manufacturing", include_str!("../../../constants/manufacturing.toml")),
     ("package", include_str!("../../../constants/package.toml")),
     ("efficiency", include_str!("../../../constants/efficiency.toml")),
+    ("kernel", include_str!("../../../constants/kernel.toml")),
+    ("system", include_str!("../../../constants/system.toml")),
 ];
 
 /// Returns all constants, sorted by key. A table's unit, source, year and limit hold for the constants in it that state

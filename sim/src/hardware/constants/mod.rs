@@ -2,10 +2,14 @@
 //! year. A chip's file or a study may set any of them to another value in its range (`[constants]`).
 
 mod definition;
+mod kernel;
 mod scaling;
+mod system;
 mod values;
 
 pub use definition::{ConstantDefinition, constant_definitions};
+pub use kernel::KernelConstants;
+pub use system::SystemConstants;
 pub use values::{
     AreaConstants, ChipFamily, DieToDie, EfficiencyConstants, EnergyConstants, EnergyPair, EnergyScale,
     FamilyEfficiency, HbmConstants, LinkConstants, LinkKind, ManufacturingConstants, NodeValues, PackageConstants,
@@ -41,6 +45,10 @@ pub struct Constants {
     pub package: PackageConstants,
     /// `efficiency.toml`: how far chips of a family get.
     pub efficiency: EfficiencyConstants,
+    /// `kernel.toml`: work of kernels.
+    pub kernel: KernelConstants,
+    /// `system.toml`: the price of the system around the devices.
+    pub system: SystemConstants,
     /// The values that differ from the nominal ones, by key.
     #[serde(skip)]
     changed: BTreeMap<String, f64>,
