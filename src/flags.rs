@@ -207,6 +207,7 @@ const BESIDE: &[(&str, &str)] = &[
     ("--links-of", "--links links.csv"),
     ("--links-between", "--links links.csv"),
     ("--usd-per-device-hour", "--tokens 300B"),
+    ("--dollars", "--objective per-dollar"),
     ("--years", "--objective per-dollar"),
     ("--kwh-price", "--objective per-dollar --years 4"),
     ("--pue", "--objective per-dollar --years 4"),

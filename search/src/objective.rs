@@ -24,8 +24,8 @@ pub enum Objective {
     PerArea,
     /// Tokens per second per W of supply and cooling: the power under the heaviest sustained load.
     PerWatt,
-    /// Tokens per second per USD. The dollars pay for the chips and, over the years of [`OperatingCost`], for their
-    /// energy.
+    /// Tokens per second per USD. The dollars pay for the chips, for the system around them if [`OperatingCost`] says
+    /// so, and over its years for their energy.
     PerDollar,
     /// Energy per token, in J; less is better.
     EnergyPerToken,
@@ -62,11 +62,45 @@ pub struct OperatingCost {
     /// Fraction of the time in which steps run, 0 to 1. Default 0.9: effective training time of Llama 3 (Llama Team,
     /// The Llama 3 Herd of Models, 2024, 3.3.4).
     pub utilisation: f64,
+    /// What the dollars buy besides energy: `chip` (default), or `system`: the chip and the system around it.
+    #[serde(skip_serializing_if = "PaidHardware::is_default")]
+    pub dollars: PaidHardware,
 }
 
 impl Default for OperatingCost {
     fn default() -> Self {
-        Self { years: 0.0, usd_per_kwh: 0.08, pue: 1.1, utilisation: 0.9 }
+        Self { years: 0.0, usd_per_kwh: 0.08, pue: 1.1, utilisation: 0.9, dollars: PaidHardware::Chip }
+    }
+}
+
+/// The hardware that an objective in dollars pays for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PaidHardware {
+    /// The chips.
+    #[default]
+    Chip,
+    /// The chips, and the system around them: hosts, network cards, switches, cables, optics.
+    System,
+}
+
+impl PaidHardware {
+    /// Every choice with its name.
+    pub const NAMES: [(&'static str, Self); 2] = [(Self::Chip.name(), Self::Chip), (Self::System.name(), Self::System)];
+
+    /// Its name in options and files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chip => "chip",
+            Self::System => "system",
+        }
+    }
+
+    /// True for the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -251,6 +285,7 @@ impl Objective {
     #[must_use]
     pub fn factor_of_chip(self, figures: &ChipFigures) -> Option<f64> {
         match self.kind() {
+            ObjectiveKind::RatePer(FrontAxis::Cost) => figures.paid_usd(),
             ObjectiveKind::RatePer(axis) => axis.figure_of_chip(figures),
             ObjectiveKind::Rate | ObjectiveKind::Time | ObjectiveKind::Energy => Some(1.0),
         }
@@ -525,7 +560,8 @@ mod tests {
     #[test]
     fn a_watt_of_four_years_costs_its_kilowatt_hours() {
         // 4 years are 35.064 thousand hours.
-        let operation = OperatingCost { years: 4.0, usd_per_kwh: 0.1, pue: 1.2, utilisation: 0.5 };
+        let operation =
+            OperatingCost { years: 4.0, usd_per_kwh: 0.1, pue: 1.2, utilisation: 0.5, ..OperatingCost::default() };
         assert!((operation.usd_per_watt() - 35.064 * 0.1 * 1.2 * 0.5).abs() < 1e-12);
         assert_eq!((OperatingCost::default().usd_per_watt(), operation.first_invalid_figure()), (0.0, None));
         for wrong in [OperatingCost { pue: 0.9, ..operation }, OperatingCost { utilisation: f64::NAN, ..operation }] {

@@ -1,7 +1,7 @@
 //! Sensitivities of a design to one step along each dimension, and to a tenth more of each resource. Each variant has
 //! its own best plan.
 
-use crate::design::{DesignEvaluation, best_plan};
+use crate::design::{Aim, DesignEvaluation, best_plan};
 use crate::planner::{PlanSpace, PreparedJob};
 use crate::space::{CombinationChip, OutsideReason, combination_of_places, places_of_combination};
 use crate::sweep::{Sweep, SweptOutcome};
@@ -10,6 +10,19 @@ use sim::hardware::{Accelerator, FieldValue};
 use sim::network::Fabric;
 use sim::units::{Bytes, BytesPerSecond};
 use step::StepError;
+
+impl CombinationChip {
+    /// Adds the price of the system around a device to its figures, if the objective pays for it. `prepared` has a job
+    /// for every fabric of the space.
+    pub fn count_system(&mut self, aim: &Aim, prepared: &[PreparedJob<'_>]) {
+        let job = self.fabric.and_then(|fabric| prepared.get(fabric));
+        self.figures.system_usd = match job {
+            Some(prepared) => aim.counted_system_usd(prepared.job.fabric, &self.chip.constants),
+            None if aim.pays_system() => f64::INFINITY,
+            None => 0.0,
+        };
+    }
+}
 
 /// A step along a dimension.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +50,12 @@ impl DimensionStep {
             SweptOutcome::NoChip(_) => None,
             SweptOutcome::Outside(_, built) | SweptOutcome::Evaluated(built, _) => Some(built),
         }
+    }
+
+    /// Adds the price of the system around a device to the chip's figures, if the objective pays for it.
+    pub fn count_system(&mut self, aim: &Aim, prepared: &[PreparedJob<'_>]) {
+        let (SweptOutcome::Outside(_, built) | SweptOutcome::Evaluated(built, _)) = &mut self.fate else { return };
+        built.count_system(aim, prepared);
     }
 
     /// The evaluation of the chip, within the limits or not; `None` if it has none.

@@ -170,9 +170,12 @@ impl BestDesignContext<'_> {
     fn explain_design(&self, run: String) -> Result<DesignExplanation, Failure> {
         let space: &Space = &self.question.space;
         let other = |why: String| Failure::Other(anyhow::anyhow!(why));
-        let Combination::Chip(built) = space.combination_at(self.combination).map_err(other)? else {
+        let Combination::Chip(mut built) = space.combination_at(self.combination).map_err(other)? else {
             return Err(other(format!("design {} is outside its limits", self.combination)));
         };
+        if let Some(prepared) = self.prepared.first() {
+            built.count_system(&self.question.aim, prepared);
+        }
         let records: Vec<&StepRecord> = match &self.best.models[..] {
             [] => vec![&self.best.step],
             several => several.iter().map(|of| &of.step).collect(),
@@ -184,7 +187,10 @@ impl BestDesignContext<'_> {
             let own = built.fabric.and_then(|fabric| prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
             let share = self.question.share_of_model(of);
             runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step, share, *reference));
-            around.push(single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
+            let mut steps =
+                single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?;
+            steps.iter_mut().for_each(|step| step.count_system(&self.question.aim, prepared));
+            around.push(steps);
             more.push(marginal_resources(own, &of.study.plan.choices, &built.chip).or_other()?);
         }
         if runs.len() != records.len() {

@@ -37,7 +37,7 @@ use results::text::{format_count, format_heading, format_percent, format_rate};
 use round::SearchRound;
 use search::bad_end::bad_end_factor;
 use search::design::{DecisionEffort, DesignAnswer, DesignEvaluation, DesignSearch, RobustSearch, decide_under_draws};
-use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
+use search::objective::{CostAxes, MeasureMean, Objective, PaidHardware, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress};
 use search::space::{DesignId, EfficiencyChoice};
@@ -209,6 +209,10 @@ pub struct StudyOverrides {
     /// time of Llama 3]
     #[arg(long, value_name = "PART", value_parser = real_number)]
     utilisation: Option<f64>,
+    /// With objective per-dollar: what the dollars buy besides energy, chip, or system: the chip and its part of hosts,
+    /// network cards, switches, cables and optics [default: the study's, chip]
+    #[arg(long, value_name = "NAME")]
+    dollars: Option<NamedChoice<PaidHardware>>,
     /// With several models: the mean of their rates relative to the reference chip, geomean or mean [default: the
     /// study's, geomean]
     #[arg(long, value_name = "NAME")]

@@ -8,7 +8,8 @@ use search::design::Aim;
 use search::objective::{FrontAxis, Objective, ObjectiveKind, ValueScale};
 use search::space::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
-use sim::network::Fabric;
+use sim::hardware::Constants;
+use sim::network::{Fabric, SystemPrice};
 use sim::units::SquareMillimeters;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -85,6 +86,12 @@ pub struct ComparisonEntry {
     pub peak_power_w: Option<f64>,
     /// Cost of making a chip, in USD.
     pub cost_usd: Option<f64>,
+    /// Price of the system around a device, in USD; `null` if the fabric's parts are unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_usd: Option<f64>,
+    /// The parts of that price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_parts: Option<SystemPrice>,
     /// Throughput in sequences per second over the whole cluster; `null` if no plan fits.
     pub throughput_sequences_per_s: Option<f64>,
     /// Throughput in tokens per second over the whole cluster.
@@ -203,6 +210,8 @@ impl ComparisonEntry {
             node: row.node.clone(),
             peak_power_w: row.peak_power_w,
             cost_usd: row.cost_usd,
+            system_usd: row.system_usd,
+            system_parts: None,
             throughput_sequences_per_s: row.throughput_sequences_per_s,
             throughput_tokens_per_s: row.throughput_tokens_per_s,
             times_reference: row.times_reference,
@@ -253,6 +262,8 @@ impl ComparisonEntry {
             node: None,
             peak_power_w: None,
             cost_usd: None,
+            system_usd: None,
+            system_parts: None,
             throughput_sequences_per_s: None,
             throughput_tokens_per_s: None,
             times_reference: None,
@@ -285,11 +296,14 @@ impl ComparisonEntry {
         self.compared_with.is_none() && self.baseline.as_ref().is_none_or(|of| of.standing != BaselineStanding::AsSold)
     }
 
-    /// Adds the name of the network between the devices, and the rate of a device's port into it.
+    /// Adds the name of the network between the devices, the rate of a device's port into it, and the price of the
+    /// system around a device.
     #[must_use]
-    pub fn on_fabric(self, fabric: &Fabric) -> Self {
+    pub fn on_fabric(self, fabric: &Fabric, constants: &Constants) -> Self {
         let port_gb_per_s = fabric.tiers.first().map(|tier| tier.shared_rate() / 1e9);
-        Self { fabric: Some(fabric.name.clone()), port_gb_per_s, ..self }
+        let system_parts = fabric.price_system(constants).ok();
+        let system_usd = system_parts.map(|price| price.total_usd());
+        Self { fabric: Some(fabric.name.clone()), port_gb_per_s, system_usd, system_parts, ..self }
     }
 
     /// Scales throughput and MFU to `wanted` of the `done` sequences of a step.
@@ -322,9 +336,11 @@ impl ComparisonEntry {
         let step = self.step_time_s?;
         let minimised = match aim.objective.kind() {
             ObjectiveKind::Rate | ObjectiveKind::Time => step,
-            ObjectiveKind::RatePer(FrontAxis::Cost) => {
-                aim.cost_of_step(self.cost_usd?, (step, self.energy_per_step_j?), devices)
-            }
+            ObjectiveKind::RatePer(FrontAxis::Cost) => aim.cost_of_step(
+                aim.paid_usd(self.cost_usd, self.system_usd)?,
+                (step, self.energy_per_step_j?),
+                devices,
+            ),
             ObjectiveKind::RatePer(FrontAxis::Area) => step * self.area_mm2?,
             ObjectiveKind::RatePer(FrontAxis::Power) => step * self.peak_power_w?,
             ObjectiveKind::RatePer(FrontAxis::Energy | FrontAxis::None) => return None,
@@ -443,6 +459,10 @@ impl Comparison {
                 "bad end s: the step at the bad end of its 90 % interval, which a robust search ranks by. All other \
                 columns are for the predicted step.",
             ));
+        }
+        if let Some((entry, price)) = self.entries.iter().find_map(|entry| Some((entry, entry.system_parts?))) {
+            let (label, parts) = (&entry.label, price.describe_parts());
+            text.push_str(&fold_line(&format!("System around a device of {label}, USD: {parts}.")));
         }
         text.push_str(&processes_note(&self.entries));
         text.extend(self.gain.as_ref().map(gain_text));
@@ -565,12 +585,14 @@ impl Comparison {
         }
         columns.push(("peak W", false, Box::new(|e| e.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")))));
         columns.push(("cost USD", false, Box::new(|e| e.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
+        columns.push(("system USD", false, Box::new(|e| e.system_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
         columns.push(("kJ/step", false, Box::new(|e| number(e.energy_per_step_j.map(|e| e / 1e3)))));
         columns.push(("peak GiB", false, Box::new(|e| e.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")))));
         columns.push(("bound by", false, Box::new(|e| e.bound_by.clone().unwrap_or_default())));
         // Answers of other commands and of earlier versions lack some of these columns.
         columns.retain(|(head, _, cell)| {
-            !["port GB/s", "efficiency", "stack"].contains(head) || self.entries.iter().any(|e| cell(e) != "-")
+            !["port GB/s", "efficiency", "stack", "system USD"].contains(head)
+                || self.entries.iter().any(|e| cell(e) != "-")
         });
         let kept: Vec<&str> = columns.iter().filter(|(_, kept, _)| *kept).map(|(head, ..)| *head).collect();
         let mut table = TextTable::new(columns.iter().map(|(head, ..)| *head))

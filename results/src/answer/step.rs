@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sim::cost::Bottleneck;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
+use sim::network::SystemPrice;
 use sim::pipeline::Timeline;
 use sim::units::Joules;
 use step::explain::{Explanation, PassDetail, bound_name, explain_plan};
@@ -25,6 +26,12 @@ pub struct JobRecord {
     pub chip: ChipRecord,
     /// The cluster and the batch.
     pub cluster: ClusterRecord,
+    /// Price of the system around a device, in USD; left out if the fabric's parts are unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_usd: Option<f64>,
+    /// The parts of that price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_parts: Option<SystemPrice>,
     /// The software stack's name.
     pub stack: String,
     /// The implementation of attention.
@@ -216,6 +223,7 @@ impl JobRecord {
     /// Makes the record of a job. `model` is the name that the user gave.
     #[must_use]
     pub fn from_job(job: &Job<'_>, model: &str) -> Self {
+        let system_parts = job.fabric.price_system(&job.chip.constants).ok();
         Self {
             model: ModelRecord {
                 name: model.to_owned(),
@@ -231,6 +239,8 @@ impl JobRecord {
                 fabric: job.fabric.name.clone(),
                 global_batch_sequences: job.global_batch,
             },
+            system_usd: system_parts.map(|price| price.total_usd()),
+            system_parts,
             stack: job.stack.name.clone(),
             attention: job.attention,
             products: job.precision.product.unwrap_or(job.precision.operand),

@@ -145,6 +145,8 @@ fn mean_entries(run: &SearchRun, best: &BestDesign, objective: Objective, scope:
             node: entry.node.clone(),
             peak_power_w: entry.peak_power_w,
             cost_usd: entry.cost_usd,
+            system_usd: entry.system_usd,
+            system_parts: entry.system_parts,
             stack: entry.stack.clone(),
             fabric: entry.fabric.clone(),
             port_gb_per_s: entry.port_gb_per_s,

@@ -9,6 +9,7 @@ use crate::text::{
     ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant, power_of_ten_rate,
 };
+use sim::network::SystemPrice;
 use sim::units::{Bytes, Seconds};
 
 /// The number of kernels in the summary.
@@ -51,6 +52,11 @@ pub fn evaluation_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) ->
     text
 }
 
+/// The price of the system around a device in words.
+fn system_text(price: &SystemPrice) -> String {
+    format!("{:.0} USD per device around its chip: {}", price.total_usd(), price.describe_parts())
+}
+
 fn job_text(job: &JobRecord) -> String {
     let (model, chip, cluster) = (&job.model, &job.chip, &job.cluster);
     let peak = chip.peak_tflop_per_s.map_or_else(String::new, |p| format!("{} TFLOP/s, ", format_significant(p, 4)));
@@ -58,7 +64,8 @@ fn job_text(job: &JobRecord) -> String {
     let (hbm, rate) = (format_significant(chip.hbm_gib, 4), format_significant(chip.hbm_gb_per_s, 4));
     let cores = format!("{} tensor and {} vector cores", chip.tensor_cores, chip.vector_cores);
     let (sequences, tokens) = (format_count(cluster.global_batch_sequences), format_count(model.sequence_tokens));
-    format_fields(&[
+    let system = job.system_parts.map(|price| ("system", system_text(&price)));
+    let mut pairs = vec![
         ("model", format!("{}, {}", model.name, describe_parameters(model.parameters, model.active_parameters))),
         ("chip", format!("{}: {cores}, {peak}{hbm} GiB at {rate} GB/s", chip.name)),
         ("cluster", format!("{} devices, {}", format_count(cluster.devices), cluster.fabric)),
@@ -73,7 +80,10 @@ fn job_text(job: &JobRecord) -> String {
                 lower(&job.optimizer)
             ),
         ),
-    ])
+    ];
+    let after_cluster = 3;
+    system.into_iter().for_each(|pair| pairs.insert(after_cluster, pair));
+    format_fields(&pairs)
 }
 
 /// Returns the figures of the plan, with explanations.

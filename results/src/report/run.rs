@@ -162,6 +162,7 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
         ("peak power", watts(row.peak_power_w)),
         ("mean power", watts(row.mean_power_w).filter(|_| row.peak_power_w.is_some())),
         ("cost", row.cost_usd.map(|usd| format!("{usd:.0} USD to make"))),
+        ("system", row.system_usd.map(|usd| format!("{usd:.0} USD per device around its chip"))),
         ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(format_count)),
         (
             "throughput",

@@ -150,7 +150,8 @@ impl<'a> SearchedModelSet<'a> {
         let time = |reference: &ReferenceStep| reference.time.0;
         row.times_reference = Some(1.0 / value(&time, &|ranked, _| ranked.time.total.0));
         row.energy_times_reference = Some(value(&|reference| reference.energy.0, &|ranked, _| ranked.energy.0));
-        row.times_reference_per_usd = row.cost_usd.filter(|_| self.aim.pays_energy()).map(|cost| {
+        let paid_usd = self.aim.paid_usd(row.cost_usd, row.system_usd);
+        row.times_reference_per_usd = paid_usd.filter(|_| self.aim.pays_energy()).map(|cost| {
             let devices = |model: &SearchedModel<'_>| model.jobs.first().map_or(1.0, |job| f64::from(job.devices));
             let paid = |ranked: &RankedPlan, model: &SearchedModel<'_>| {
                 self.aim.cost_of_step(cost, (ranked.time.total.0, ranked.energy.0), devices(model))
@@ -187,6 +188,7 @@ impl<'a> SearchedModelSet<'a> {
         row.dimensions = self.space.varied_dimensions(d.id).map(words);
         row.peak_power_w = Some(figures.peak_power.0);
         row.cost_usd = figures.cost_usd;
+        row.system_usd = job.fabric.price_system(&chip.constants).ok().map(|price| price.total_usd());
         row.lowered_clock_mhz = lowered_clock_mhz(&chip);
         match &d.outcome {
             runner::CandidateOutcome::Evaluated { evaluation, .. } if self.is_over_models() => {

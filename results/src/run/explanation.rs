@@ -270,15 +270,19 @@ impl ExplainedDesign {
     pub fn step_bottlenecks(&self, model: usize, step: &StepRecord) -> StepBottleneck {
         let energy = &step.energy;
         let watt = self.aim.operation.usd_per_watt() / self.models[model].devices;
-        let parts = match self.figures.cost_usd {
+        let parts = match self.figures.cost_usd.filter(|_| self.figures.paid_usd().is_some()) {
             _ if self.aim.objective.minimises_energy() => {
                 vec![("dynamic energy", energy.dynamic_j), ("static energy", energy.static_j)]
             }
-            Some(usd) if self.aim.pays_energy() => vec![
+            Some(usd) if self.aim.pays_energy() || self.aim.pays_system() => [
                 ("making the chip", usd * step.time.step_s),
+                ("the system around it", self.figures.system_usd * step.time.step_s),
                 ("dynamic energy", watt * energy.dynamic_j),
                 ("static energy", watt * energy.static_j),
-            ],
+            ]
+            .into_iter()
+            .filter(|(name, part)| *part > 0.0 || name.ends_with("energy") && self.aim.pays_energy())
+            .collect(),
             _ => Vec::new(),
         };
         let all: f64 = parts.iter().map(|(_, part)| part).sum();

@@ -3,7 +3,7 @@
 use crate::answer::comparison::ComparisonEntry;
 use crate::run::record::{FrontRecord, StudyRecord};
 use crate::store::design::{DesignRow, DesignStatus};
-use search::objective::{FrontAxis, Objective, ObjectiveKind, OperatingCost};
+use search::objective::{FrontAxis, Objective, ObjectiveKind, OperatingCost, PaidHardware};
 use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;
 
@@ -146,6 +146,7 @@ pub struct DesignMeasures {
     area_mm2: Option<f64>,
     power_w: Option<f64>,
     cost_usd: Option<f64>,
+    system_usd: Option<f64>,
     /// Sequences per second, or the mean over several models relative to the reference. For a design that was not
     /// evaluated, this is the upper bound.
     rate: Option<f64>,
@@ -194,6 +195,7 @@ impl DesignMeasures {
             ObjectiveKind::RatePer(FrontAxis::Cost) if work.usd_per_watt > 0.0 => {
                 self.rate_over(self.lifetime_usd(work), work)
             }
+            ObjectiveKind::RatePer(FrontAxis::Cost) => self.rate_over(self.paid_usd(work), work),
             ObjectiveKind::RatePer(axis) => self.rate_over(self.cost_along(axis), work),
             ObjectiveKind::Energy if work.several => self.energy_times_reference,
             ObjectiveKind::Energy => self.energy_j.map(|joules| joules / work.sequences / work.sequence_tokens),
@@ -207,9 +209,14 @@ impl DesignMeasures {
         figure.filter(|figure| *figure > 0.0).map(|figure| rate / figure)
     }
 
-    /// Returns the cost of a chip with its energy over the years of use, in USD.
+    /// Returns the cost of a chip, and of the system around it if the objective pays for it, in USD.
+    fn paid_usd(&self, work: &StepScope) -> Option<f64> {
+        Some(self.cost_usd? + if work.pays_system { self.system_usd? } else { 0.0 })
+    }
+
+    /// Returns [`Self::paid_usd`] with the energy over the years of use, in USD.
     fn lifetime_usd(&self, work: &StepScope) -> Option<f64> {
-        Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
+        Some(self.paid_usd(work)? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
     }
 
     /// Replaces the rates with means over several models. Step time and energy of a single model are removed.
@@ -238,6 +245,7 @@ impl From<&DesignRow> for DesignMeasures {
             area_mm2,
             power_w,
             cost_usd,
+            system_usd: row.system_usd,
             rate,
             step_s: row.step_time_s,
             energy_j: row.energy_per_step_j,
@@ -253,6 +261,7 @@ impl From<&ComparisonEntry> for DesignMeasures {
             area_mm2: entry.area_mm2,
             power_w: entry.peak_power_w,
             cost_usd: entry.cost_usd,
+            system_usd: entry.system_usd,
             rate: entry.throughput_sequences_per_s,
             step_s: entry.step_time_s,
             energy_j: entry.energy_per_step_j,
@@ -269,6 +278,8 @@ pub struct StepScope {
     devices: f64,
     /// USD of energy over the years of use, per W that a chip draws; 0 if the cost of energy is not included.
     usd_per_watt: f64,
+    /// True if an objective in dollars pays for the system around the chips.
+    pays_system: bool,
     /// True if rates are means over several models.
     pub several: bool,
 }
@@ -284,9 +295,16 @@ impl StepScope {
             usd_per_kwh: figure("usd_per_kwh").unwrap_or_default(),
             pue: figure("pue").unwrap_or_default(),
             utilisation: figure("utilisation").unwrap_or_default(),
+            ..OperatingCost::default()
         };
+        let pays_system = study.options.get("dollars").is_some_and(|paid| paid == PaidHardware::System.name());
         let (devices, usd_per_watt) = (study.devices as f64, operation.usd_per_watt());
-        Self { sequences, sequence_tokens, devices, usd_per_watt, several }
+        Self { sequences, sequence_tokens, devices, usd_per_watt, pays_system, several }
+    }
+
+    /// Returns what an objective in dollars pays for a chip of an entry besides energy, in USD.
+    pub(crate) fn paid_usd(&self, entry: &ComparisonEntry) -> Option<f64> {
+        DesignMeasures::from(entry).paid_usd(self)
     }
 
     /// Returns the USD of energy of one device, per W that its cluster of `devices` draws. `None` if the cost of energy

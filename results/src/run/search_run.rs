@@ -379,7 +379,7 @@ impl SearchRun {
         };
         let paid = |model: &ModelPlan, entry: &ComparisonEntry| {
             let ((reference, own), watt) = (seconds(model, entry)?, scope.usd_per_cluster_watt(model.devices)?);
-            Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
+            Some((reference, scope.paid_usd(entry)? * own + watt * entry.energy_per_step_j?))
         };
         Some(MeanRatios {
             times_reference: 1.0 / value(&seconds)?,

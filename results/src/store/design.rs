@@ -324,6 +324,8 @@ design_row! {
     /// For a robust search of one model: the step in seconds at the bad end of its 90 % interval. The search ranks
     /// designs by this value.
     bad_end_step_s: Option<f64>,
+    /// Price of the system around a device, in USD; `None` if the fabric's parts are unknown.
+    system_usd: Option<f64>,
 }
 
 impl DesignRow {
@@ -375,6 +377,7 @@ impl DesignRow {
             energy_times_reference: None,
             times_reference_per_usd: None,
             bad_end_step_s: None,
+            system_usd: None,
         }
     }
 

@@ -2,12 +2,13 @@
 
 use super::infeasible_evaluation;
 use super::{Aim, DesignEvaluation, DesignSearch, ReferenceStep, Rejection, Workload, evaluate_chip};
-use crate::objective::{FrontAxis, ObjectiveKind, Term};
+use crate::objective::{FrontAxis, ObjectiveKind, PaidHardware, Term};
 use crate::pareto::FrontCosts;
 use crate::planner::{ChipKernels, GroupBounds, PreparedJob};
 use crate::runner::Verdict;
 use crate::space::{ChipFigures, Corners, DesignId};
-use sim::hardware::Accelerator;
+use sim::hardware::{Accelerator, Constants};
+use sim::network::Fabric;
 use sim::units::Seconds;
 use step::Fidelity;
 
@@ -71,11 +72,11 @@ impl ChipOrBox {
         self.fabrics == other.fabrics && fast == other.fast
     }
 
-    pub fn chip(chip: Accelerator, figures: ChipFigures, fabric: usize) -> Self {
+    pub(super) fn chip(chip: Accelerator, figures: ChipFigures, fabric: usize) -> Self {
         Self { fast: chip, small: None, figures, fabrics: vec![fabric], depth: BoundDepth::Mapped }
     }
 
-    pub fn corners(corners: Corners) -> Self {
+    pub(super) fn corners(corners: Corners) -> Self {
         let Corners { fast, small, least, fabrics, buffered, mapped } = corners;
         let depth = match (buffered, mapped) {
             (true, true) => BoundDepth::Mapped,
@@ -107,17 +108,40 @@ impl Aim {
         self.objective.pays_dollars() && self.operation.usd_per_watt() > 0.0
     }
 
+    /// True if the dollars of the objective include the system around the chips.
+    #[must_use]
+    pub fn pays_system(&self) -> bool {
+        self.objective.pays_dollars() && self.operation.dollars == PaidHardware::System
+    }
+
+    /// Returns the price of the system around a device that the objective pays for, in USD: 0 if it does not, infinite
+    /// if the fabric's parts are unknown.
+    #[must_use]
+    pub fn counted_system_usd(&self, fabric: &Fabric, constants: &Constants) -> f64 {
+        match self.pays_system() {
+            true => fabric.price_system(constants).map_or(f64::INFINITY, |price| price.total_usd()),
+            false => 0.0,
+        }
+    }
+
+    /// Returns what the objective pays per device besides energy, in USD, for a chip and the system around it. `None` if
+    /// a price that it needs is unknown.
+    #[must_use]
+    pub fn paid_usd(&self, cost_usd: Option<f64>, system_usd: Option<f64>) -> Option<f64> {
+        if self.pays_system() { Some(cost_usd? + system_usd?) } else { cost_usd }
+    }
+
     /// True if a step's measure depends on its energy.
     #[must_use]
     pub fn counts_energy(&self) -> bool {
         self.objective.minimises_energy() || self.pays_energy()
     }
 
-    /// The minimised value of a step if energy is paid: the chip's USD times the step's `seconds`, plus the USD over
+    /// The minimised value of a step if energy is paid: a device's USD times the step's `seconds`, plus the USD over
     /// all years for one device's part of the `joules` of all `devices`.
     #[must_use]
-    pub fn cost_of_step(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
-        cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
+    pub fn cost_of_step(&self, paid_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
+        paid_usd * seconds + self.operation.usd_per_watt() / devices * joules
     }
 
     /// Returns the minimised measure of a model's step on a chip with these figures, on a cluster of `devices`. `None`
@@ -127,7 +151,7 @@ impl Aim {
         let (seconds, joules) = step;
         match self.objective.kind() {
             ObjectiveKind::Energy => Some(joules),
-            ObjectiveKind::RatePer(FrontAxis::Cost) => Some(self.cost_of_step(figures.cost_usd?, step, devices)),
+            ObjectiveKind::RatePer(FrontAxis::Cost) => Some(self.cost_of_step(figures.paid_usd()?, step, devices)),
             _ => Some(self.objective.factor_of_chip(figures)? * seconds),
         }
     }
@@ -145,6 +169,30 @@ impl Aim {
 }
 
 impl DesignSearch<'_> {
+    /// A chip of the space on one of its fabrics, with the price of the system that the objective pays for.
+    pub(super) fn see_chip(&self, chip: Accelerator, figures: ChipFigures, fabric: usize) -> ChipOrBox {
+        let figures = figures.with_system(self.least_system_usd(&[fabric], &chip.constants));
+        ChipOrBox::chip(chip, figures, fabric)
+    }
+
+    /// A box of chips, with the least price of the system on any of its fabrics.
+    pub(super) fn see_box(&self, corners: Corners) -> ChipOrBox {
+        let mut seen = ChipOrBox::corners(corners);
+        seen.figures.system_usd = self.least_system_usd(&seen.fabrics, &seen.fast.constants);
+        seen
+    }
+
+    /// Returns the least price of the system that the objective pays for on any of these fabrics, in USD per device. It
+    /// depends on fabric and devices only, so it bounds the system of every chip of a box.
+    pub(super) fn least_system_usd(&self, fabrics: &[usize], constants: &Constants) -> f64 {
+        if !self.aim.pays_system() {
+            return 0.0;
+        }
+        let prepared = |fabric: &usize| self.workloads.first()?.prepared.get(*fabric);
+        let of = |prepared: &PreparedJob<'_>| self.aim.counted_system_usd(prepared.job.fabric, constants);
+        fabrics.iter().filter_map(prepared).map(of).fold(f64::INFINITY, f64::min)
+    }
+
     /// The value from the models' measures, for a chip whose figures have `factor`.
     fn value_of_measures(&self, factor: f64, measures: &[f64]) -> f64 {
         match measures {
@@ -183,7 +231,7 @@ impl DesignSearch<'_> {
     fn measure_line(&self, model: usize, prepared: &PreparedJob<'_>, seen: &ChipOrBox) -> MeasureLine {
         if self.aim.pays_energy() {
             let (energy, watt) = (self.least_step_energy(prepared, seen.smallest_chip()), self.usd_per_watt(prepared));
-            let factor = seen.figures.cost_usd.unwrap_or_default() + watt * energy.factor;
+            let factor = seen.figures.paid_usd().unwrap_or_default() + watt * energy.factor;
             // Allows for rounding of the sum.
             return MeasureLine { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
         }
@@ -334,7 +382,7 @@ impl DesignSearch<'_> {
         if !self.aim.pays_energy() {
             return joules;
         }
-        let cost = figures.cost_usd.unwrap_or_default();
+        let cost = figures.paid_usd().unwrap_or_default();
         self.aim.cost_of_step(cost, (seconds, joules), f64::from(prepared.device_count()))
     }
 
@@ -346,8 +394,8 @@ impl DesignSearch<'_> {
             Err(why) => return refused(Rejection::Unusable(why)),
         };
         let figures = self.space.figures_of_design(id, &chip);
-        let Some(factor) = self.objective_factor(&figures) else { return refused(Rejection::NoPrice) };
-        let seen = ChipOrBox::chip(chip, figures, self.space.fabric_of_design(id));
+        let seen = self.see_chip(chip, figures, self.space.fabric_of_design(id));
+        let Some(factor) = self.objective_factor(&seen.figures) else { return refused(Rejection::NoPrice) };
         let mut measures = vec![0.0; self.workloads.len()];
         if measures.len() > 1 {
             let mut known = vec![GroupBounds::default(); measures.len()];

@@ -4,7 +4,7 @@
 //! The result proves nothing. The search visits it first, so that it has a good value to prune by.
 
 use super::DesignSearch;
-use super::bounds::{BoundDepth, ChipOrBox};
+use super::bounds::BoundDepth;
 use super::room::TooSmallMemories;
 use crate::runner::Verdict;
 use crate::space::{DesignId, ListedDimension, SingleCombination, Space, combination_of_places, places_of_combination};
@@ -103,7 +103,7 @@ pub(super) fn climb_under(
         let id = search.space.with_largest_memory(place.point);
         let Ok(chip) = search.space.chip_of_design(id) else { return Ok(None) };
         let figures = search.space.figures_of_design(id, &chip);
-        let seen = ChipOrBox::chip(chip, figures, search.space.fabric_of_design(id));
+        let seen = search.see_chip(chip, figures, search.space.fabric_of_design(id));
         Ok(Some(ClimbedDesign { place, value: search.fine_lower_bound(&seen, cutoff, &mut Vec::new()) }))
     };
     let start = ClimbedDesign { place, value: f64::INFINITY };
@@ -171,7 +171,7 @@ fn bound_design(
 ) -> Result<Option<ClimbedDesign>, String> {
     let SingleCombination::Chip(chip, figures) = search.space.single_point(place.point)? else { return Ok(None) };
     let id = search.space.with_largest_memory(place.point);
-    let seen = ChipOrBox::chip(*chip, figures, search.space.fabric_of_design(id));
+    let seen = search.see_chip(*chip, figures, search.space.fabric_of_design(id));
     let value = match depth {
         BoundDepth::Mapped => search.fine_lower_bound(&seen, cutoff, &mut Vec::new()),
         _ => search.coarse_lower_bound(&seen, depth, &mut Vec::new()),

@@ -1,7 +1,8 @@
 //! Boxes of the built-in studies against their chips.
 #![allow(clippy::unwrap_used, clippy::panic)]
-use super::bounds::{BoundDepth, ChipOrBox};
+use super::bounds::BoundDepth;
 use super::*;
+use crate::objective::PaidHardware;
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::space::{ChipLimits, Chips, EfficiencyChoice, Enclosed, Grid, SingleCombination};
 use crate::study::Study;
@@ -28,6 +29,7 @@ struct Case {
     axes: CostAxes,
     max_power_w: Option<f64>,
     years: f64,
+    dollars: PaidHardware,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -38,10 +40,21 @@ fn case() -> impl Strategy<Value = Case> {
     let powers = prop::option::weighted(0.75, 100.0..900.0_f64);
     let years = prop::sample::select(vec![0.0, 4.0]);
     let efficiencies = prop::sample::select(EfficiencyChoice::NAMES.map(|(_, efficiency)| efficiency).to_vec());
-    let all = (studies, halvings, any::<prop::sample::Index>(), objectives, efficiencies, axes, powers, years);
-    all.prop_map(|(study, halvings, member, objective, efficiency, axes, max_power_w, years)| {
+    let paid = (years, prop::sample::select(PaidHardware::NAMES.map(|(_, dollars)| dollars).to_vec()));
+    let all = (studies, halvings, any::<prop::sample::Index>(), objectives, efficiencies, axes, powers, paid);
+    all.prop_map(|(study, halvings, member, objective, efficiency, axes, max_power_w, (years, dollars))| {
         let halvings = halvings.into_iter().map(|(index, upper)| (index.index(64), upper)).collect();
-        Case { study, halvings, member: member.index(1 << 20), objective, efficiency, axes, max_power_w, years }
+        Case {
+            study,
+            halvings,
+            member: member.index(1 << 20),
+            objective,
+            efficiency,
+            axes,
+            max_power_w,
+            years,
+            dollars,
+        }
     })
 }
 
@@ -90,7 +103,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     };
     let prepared: Vec<PreparedJob<'_>> =
         fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
-    let operation = OperatingCost { years: case.years, ..OperatingCost::default() };
+    let operation = OperatingCost { years: case.years, dollars: case.dollars, ..OperatingCost::default() };
     let aim = Aim { objective: case.objective, operation, axes: case.axes, ..Aim::default() };
     let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };
     let mut region = space.whole_region().unwrap();
@@ -116,7 +129,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     }
     let SingleCombination::Chip(chip, figures) = single else { return Ok(()) };
     let id = space.with_largest_memory(point);
-    let own = ChipOrBox::chip(*chip, figures, space.fabric_of_design(id));
+    let own = search.see_chip(*chip, figures, space.fabric_of_design(id));
     let Enclosed::Within(corners) = enclosed else {
         // Boxes of a single process have bounds for every field of the studies.
         prop_assert!(!space.word_dimensions_of(&region).is_empty(), "{} has no bound", space.describe_design(id));
@@ -124,7 +137,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     };
     prop_assert!(corners.fabrics.contains(&space.fabric_of_design(id)));
     prop_assert_eq!(own.figures.cost_usd.is_some(), corners.least.cost_usd.is_some());
-    let seen = ChipOrBox::corners(*corners);
+    let seen = search.see_box(*corners);
     let below = |least: f64, own: f64, what: &str| {
         prop_assert!(least <= own * ROUNDING, "{what} of the box {least}, of {} {own}", space.describe_design(id));
         Ok(())
@@ -132,6 +145,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     below(seen.figures.area.0, own.figures.area.0, "area")?;
     below(seen.figures.peak_power.0, own.figures.peak_power.0, "power")?;
     below(seen.figures.cost_usd.unwrap_or(0.0), own.figures.cost_usd.unwrap_or(0.0), "cost")?;
+    below(seen.figures.system_usd, own.figures.system_usd, "system price")?;
     for (least, exact) in search.least_costs(&seen).into_iter().zip(search.least_costs(&own)) {
         below(least, exact, "cost along an axis")?;
     }

@@ -3,10 +3,10 @@
 use super::DesignSearch;
 use crate::random::SeededRandom;
 use crate::space::{ChipFigures, DesignId, Space};
-use sim::hardware::constants::constant_definitions;
+use sim::hardware::constants::{KernelConstants, constant_definitions};
 use sim::hardware::energy::EnergyModel;
 use sim::hardware::{Accelerator, Constants};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The constants that affect a decision, with their values in every draw.
@@ -86,13 +86,15 @@ impl DesignSearch<'_> {
         let nominal: Vec<BuiltDesign> =
             designs.iter().map(|id| self.built_design(&own, *id)).collect::<Result<_, _>>()?;
         let Some(first) = nominal.first() else { return Ok(Default::default()) };
+        let kernels = self.constants_of_kernels();
         let mut found = InfluentialConstants::default();
         for definition in constant_definitions() {
             let is_known = definition.limit || first.constants.changed_values().contains_key(&definition.key);
             if is_known || definition.low >= definition.high {
                 continue;
             }
-            let (mut changes, mut moves_value) = (false, false);
+            let in_kernels = kernels.contains(definition.key.as_str());
+            let (mut changes, mut moves_value) = (in_kernels, in_kernels);
             for value in [definition.low, definition.high] {
                 let changed = BTreeMap::from([(definition.key.clone(), value)]);
                 let Some(space) = self.space.with_constants(&changed) else { continue };
@@ -113,9 +115,16 @@ impl DesignSearch<'_> {
         Ok(found)
     }
 
+    /// The keys of the constants that the kernels of the models' plans take.
+    fn constants_of_kernels(&self) -> BTreeSet<&'static str> {
+        let prepared = self.workloads.iter().flat_map(|workload| workload.prepared);
+        prepared.flat_map(|job| job.table.kernels()).filter_map(KernelConstants::key_of_kernel).collect()
+    }
+
     fn built_design(&self, space: &Space, id: DesignId) -> Result<BuiltDesign, String> {
         let chip = space.chip_of_design(id)?;
-        let figures = space.figures_of_design(id, &chip);
+        let system_usd = self.least_system_usd(&[space.fabric_of_design(id)], &chip.constants);
+        let figures = space.figures_of_design(id, &chip).with_system(system_usd);
         let mut bare = Accelerator { constants: Constants::nominal(), ..chip.clone() };
         if !self.aim.counts_energy() {
             // Energies matter only through the clock that the power limit allows.

@@ -107,7 +107,7 @@ impl<'a> ChipProblem<'a> {
             Ok(SingleCombination::Refused(why)) => BoxPart::Excluded(set, Exclusion::NoChip(why)),
             Ok(SingleCombination::Outside(why)) => BoxPart::Excluded(set, Exclusion::Limit(why)),
             Ok(SingleCombination::Chip(chip, figures)) => {
-                let seen = ChipOrBox::chip(
+                let seen = self.search.see_chip(
                     *chip,
                     figures,
                     self.search.space.fabric_of_design(self.search.space.with_largest_memory(point)),
@@ -151,7 +151,7 @@ impl<'a> ChipProblem<'a> {
                     BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first, shown: BoundSource::Peaks })
                 }
                 Enclosed::Within(corners) => {
-                    let seen = ChipOrBox::corners(*corners);
+                    let seen = self.search.see_box(*corners);
                     let (set, bound) = match whole.filter(|whole| self.search.shares_bounds_with(&seen, whole)) {
                         Some(_) => (set, of.bound),
                         None => {
@@ -213,7 +213,7 @@ impl<'a> ChipProblem<'a> {
             tried = open;
         }
         let whole = match self.search.space.enclose_boxes(region)? {
-            Enclosed::Within(corners) => Some(ChipOrBox::corners(*corners)),
+            Enclosed::Within(corners) => Some(self.search.see_box(*corners)),
             _ => None,
         };
         // If a box has no bound, its halves with the same words have none either. So it is split along word dimensions
@@ -267,9 +267,11 @@ impl runner::SearchProblem for ChipProblem<'_> {
             let known = BoundsByModel::default();
             // The root has a bound even if the search stops at once.
             let bound = match space.enclose_boxes(&region) {
-                Ok(Enclosed::Within(corners)) => {
-                    self.search.coarse_lower_bound(&ChipOrBox::corners(*corners), BoundDepth::Buffered, &mut Vec::new())
-                }
+                Ok(Enclosed::Within(corners)) => self.search.coarse_lower_bound(
+                    &self.search.see_box(*corners),
+                    BoundDepth::Buffered,
+                    &mut Vec::new(),
+                ),
                 _ => 0.0,
             };
             let set = if region.is_single() {
@@ -327,7 +329,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
             Candidates::One(point, known) => match space.single_point(*point)? {
                 SingleCombination::Chip(chip, figures) => {
                     let seen =
-                        ChipOrBox::chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
+                        self.search.see_chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
                     if self.lacks_room(&seen) {
                         return Ok(without_room(node));
                     }
@@ -349,7 +351,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
                     _ => Enclosed::Open,
                 };
                 if let Enclosed::Within(corners) = corners {
-                    let seen = ChipOrBox::corners(*corners);
+                    let seen = self.search.see_box(*corners);
                     if self.lacks_room(&seen) {
                         return Ok(without_room(node));
                     }

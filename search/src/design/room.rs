@@ -75,7 +75,7 @@ impl TooSmallMemories {
                 matches!(verdict, Some(Verdict::Infeasible(why)) if why.is_too_large())
             };
             if search.workloads.iter().any(has_no_plan) {
-                self.note_chip(search, &ChipOrBox::chip(fast.clone(), least, fabric));
+                self.note_chip(search, &search.see_chip(fast.clone(), least, fabric));
             }
         }
     }
@@ -131,5 +131,5 @@ fn first_alike(search: &DesignSearch<'_>, fabric: usize) -> usize {
 fn chip_of_design(search: &DesignSearch<'_>, id: DesignId) -> Option<ChipOrBox> {
     let chip = search.space.chip_of_design(id).ok()?;
     let figures = search.space.figures_of_design(id, &chip);
-    Some(ChipOrBox::chip(chip, figures, search.space.fabric_of_design(id)))
+    Some(search.see_chip(chip, figures, search.space.fabric_of_design(id)))
 }

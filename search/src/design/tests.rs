@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
-use crate::objective::Term;
+use crate::objective::{PaidHardware, Term};
 use crate::pareto::{Front, FrontCosts, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::runner::Exclusion;
@@ -66,13 +66,20 @@ fn case() -> impl Strategy<Value = Case> {
         any::<bool>(),
         shapes,
         prop::sample::select(vec![0.0, 0.5, 30.0]),
+        prop::sample::select(PaidHardware::NAMES.map(|(_, dollars)| dollars).to_vec()),
     );
     let all = (lists, objectives, axes, limits, stacks);
     all.prop_map(
-        |((cores, arrays, side, stacks, clock, links), objective, axes, limits, (stack, both, mean, shapes, years))| {
+        |(
+            (cores, arrays, side, stacks, clock, links),
+            objective,
+            axes,
+            limits,
+            (stack, both, mean, shapes, years, dollars),
+        )| {
             let dimensions = dimensions_text([&cores, &arrays, &side, &stacks, &clock, &links], shapes);
             let over = if mean { MeasureMean::Mean } else { MeasureMean::Geomean };
-            let operation = OperatingCost { years, ..OperatingCost::default() };
+            let operation = OperatingCost { years, dollars, ..OperatingCost::default() };
             let aim = Aim {
                 objective,
                 over,
@@ -110,6 +117,8 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
     let of = |point: usize| {
         let SingleCombination::Chip(chip, figures) = search.space.single_point(point).unwrap() else { return None };
         let id = search.space.with_largest_memory(point);
+        let fabric = search.prepared_job(0, id).job.fabric;
+        let figures = figures.with_system(search.aim.counted_system_usd(fabric, &chip.constants));
         let (mut seconds, mut joules) = (Vec::new(), Vec::new());
         for model in 0..search.workloads.len() {
             let ranked = best_plan(search.prepared_job(model, id), &chip).outcome.ok()?;
@@ -136,7 +145,7 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
             Objective::EnergyPerToken => mean(&joules, |r| r.energy.0),
             Objective::PerDollar if search.aim.operation.years > 0.0 => {
                 let watt = search.aim.operation.usd_per_watt() / f64::from(DEVICES);
-                let dollars = |(seconds, joules): (&f64, &f64)| Some(figures.cost_usd? * seconds + watt * joules);
+                let dollars = |(seconds, joules): (&f64, &f64)| Some(figures.paid_usd()? * seconds + watt * joules);
                 mean(&seconds.iter().zip(&joules).map(dollars).collect::<Option<Vec<_>>>()?, |r| r.time.0)
             }
             objective => objective.factor_of_chip(&figures)? * mean(&seconds, |r| r.time.0),
@@ -409,6 +418,31 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     assert_eq!(nodes.iter().filter(|node| node.bound > 0.0).count(), LOOKS);
     let all = runner::SearchProblem::root_nodes(&problem, &|| false);
     assert!(all.iter().all(|node| node.bound > 0.0));
+}
+
+/// Links and shapes of the torus change the price of the system: the search weighs them like the chip's own price.
+#[test]
+fn dollars_pay_for_the_system_too() {
+    let lists: [&[u32]; 6] = [&[1, 2], &[2], &[64, 128], &[1], &[500, 1050], &[2, 6]];
+    let operation = OperatingCost { dollars: PaidHardware::System, ..OperatingCost::default() };
+    let objective = Objective::PerDollar;
+    let aim = Aim { objective, operation, axes: CostAxes::single(FrontAxis::None), ..Aim::default() };
+    let aim = Aim { evaluations: usize::MAX, ..aim };
+    for years in [0.0, 4.0] {
+        let aim = Aim { operation: OperatingCost { years, ..operation }, ..aim };
+        let dimensions = dimensions_text(lists, "[\"8x1x1\", [2, 2, 2]]");
+        let case = Case { dimensions, stack: "ideal", both: false, aim, limits: ChipLimits::default() };
+        check(&case).unwrap();
+    }
+    // On a host of four chips without links the system is dearer than the chip.
+    let fabric = Fabric::load("tpu_v4_ici").unwrap().for_devices(DEVICES).unwrap();
+    let constants = sim::hardware::Constants::nominal();
+    assert!(aim.counted_system_usd(&fabric, &constants) > 4000.0);
+    let chips = Aim { operation: OperatingCost::default(), ..aim };
+    assert_eq!(chips.counted_system_usd(&fabric, &constants), 0.0);
+    // A fabric without known parts has no price, and no design on it is found.
+    let ideal = Fabric::load("ideal_switch").unwrap().for_devices(DEVICES).unwrap();
+    assert_eq!(aim.counted_system_usd(&ideal, &constants), f64::INFINITY);
 }
 
 /// A model that no memory of the space holds is found out without an evaluation of every chip.

@@ -241,6 +241,7 @@ impl Grid {
             area: SquareMillimeters(die.low),
             peak_power: Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING)),
             cost_usd: least_chip_cost(small).map_err(|why| why.to_string())?.map(|cost| cost * (1.0 - ROUNDING)),
+            system_usd: 0.0,
         };
         let unlimited = ChipLimits { max_power_w: None, lower_to_w: None, ..*limits };
         if let Some(why) = unlimited.first_exceeded(&least) {

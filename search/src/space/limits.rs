@@ -59,6 +59,9 @@ pub struct ChipFigures {
     pub peak_power: Watts,
     /// Manufacturing cost in USD; `None` if the node has no wafer price or the die fits on no wafer.
     pub cost_usd: Option<f64>,
+    /// Price of the system around a device in USD, if the objective pays for it; otherwise 0. Infinite if a fabric's
+    /// parts are unknown.
+    pub system_usd: f64,
 }
 
 impl ChipFigures {
@@ -68,7 +71,21 @@ impl ChipFigures {
     /// A chip without an area model.
     pub fn of_chip(chip: &Accelerator) -> Result<Self, AreaError> {
         let cost_usd = chip_cost(chip)?.map(|cost| cost.total_usd());
-        Ok(Self { area: chip_area(chip)?.total_area(), peak_power: sustained_power(chip).peak_power(), cost_usd })
+        let area = chip_area(chip)?.total_area();
+        Ok(Self { area, peak_power: sustained_power(chip).peak_power(), cost_usd, system_usd: 0.0 })
+    }
+
+    /// The same figures with the price of the system around a device, in USD.
+    #[must_use]
+    pub fn with_system(self, system_usd: f64) -> Self {
+        Self { system_usd, ..self }
+    }
+
+    /// What an objective in dollars pays per device besides energy, in USD. `None` if the chip has no price or its
+    /// system's is unknown.
+    #[must_use]
+    pub fn paid_usd(&self) -> Option<f64> {
+        self.cost_usd.map(|cost| cost + self.system_usd).filter(|usd| usd.is_finite())
     }
 }
 

@@ -337,8 +337,12 @@ impl Space {
     /// The figures of a design, with its own HBM. Area and power are infinite if they are unknown.
     #[must_use]
     pub fn figures_of_design(&self, id: DesignId, chip: &Accelerator) -> ChipFigures {
-        let none =
-            ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
+        let none = ChipFigures {
+            area: SquareMillimeters(f64::INFINITY),
+            peak_power: Watts(f64::INFINITY),
+            cost_usd: None,
+            system_usd: 0.0,
+        };
         match self.figures.get(id.point) {
             Some(of_point) if id.hbm.is_none() => *of_point,
             // The cost of a chip includes its HBM, so each HBM capacity needs its own figures.

@@ -16,11 +16,12 @@ use super::parts::TierParts;
 use super::torus::TorusDim;
 use crate::files::{FaultParts, StructuredError};
 use crate::hardware::constants::{Constants, SystemConstants};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The price of the system around a device, in USD per device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SystemPrice {
     /// Its part of a host, with chassis and power supplies.
     pub host_usd: f64,
@@ -124,6 +125,20 @@ fn count_layers(ports: f64, radix: f64) -> f64 {
 }
 
 impl SystemPrice {
+    /// The parts in words, with their prices; parts without a price are left out.
+    #[must_use]
+    pub fn describe_parts(&self) -> String {
+        let parts = [
+            ("host", self.host_usd),
+            ("network cards", self.nic_usd),
+            ("switches", self.switch_usd),
+            ("copper cables", self.cable_usd),
+            ("optics", self.optics_usd),
+        ];
+        let paid = parts.into_iter().filter(|(_, usd)| *usd > 0.0);
+        paid.map(|(name, usd)| format!("{name} {usd:.0}")).collect::<Vec<_>>().join(", ")
+    }
+
     fn add_network(&mut self, tier: &Tier, fabric: &Fabric, prices: &SystemConstants, copper: bool) {
         let rate = rate_of(tier);
         let ports = f64::from(tier.devices) / f64::from(fabric.system.port_devices.max(1));

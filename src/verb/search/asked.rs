@@ -4,7 +4,7 @@ use super::StudyOverrides;
 use crate::failure::{self, Failure};
 use search::ask::{AimSpec, Question};
 use search::design::Aim;
-use search::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost};
+use search::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost, PaidHardware};
 use search::space::{ChipLimit, Chips, Dimension, EfficiencyChoice, Values};
 use search::study::Study;
 use sim::hardware::FieldValue;
@@ -90,6 +90,7 @@ impl StudyOverrides {
         ] {
             *figure = given.unwrap_or(*figure);
         }
+        operation.dollars = self.dollars.map_or(operation.dollars, |name| name.0);
         self.check_operation(operation)?;
         if let Some(value) = self.max_step {
             parse_positive("--max-step", value)?;
@@ -137,8 +138,16 @@ impl StudyOverrides {
             .map_or(Ok(()), |why| Err(failure::input_failure(why)))
     }
 
-    /// Fails if the values for years and energy are out of range or have no effect.
+    /// Fails if the values for dollars, years and energy are out of range or have no effect.
     fn check_operation(&self, operation: &OperatingCost) -> Result<(), Failure> {
+        let no_dollars = self.objective.is_none_or(|objective| !objective.0.pays_dollars());
+        let needs_dollars = |flag: &str, value: String| {
+            let cure = "add --objective per-dollar, or leave it out";
+            failure::option_failure(flag, value, "needs an objective in dollars", cure)
+        };
+        if let Some(NamedChoice(dollars)) = self.dollars.filter(|_| no_dollars) {
+            return Err(needs_dollars("--dollars", dollars.name().to_owned()));
+        }
         let flags = [
             ("--years", self.years),
             ("--kwh-price", self.kwh_price),
@@ -155,13 +164,8 @@ impl StudyOverrides {
                 "correct it, or leave it out",
             ));
         }
-        if self.objective.is_none_or(|objective| !objective.0.pays_dollars()) {
-            return Err(failure::option_failure(
-                flag,
-                value,
-                "needs an objective in dollars",
-                "add --objective per-dollar, or leave it out",
-            ));
+        if no_dollars {
+            return Err(needs_dollars(flag, value.to_string()));
         }
         if operation.years == 0.0 {
             return Err(failure::option_failure(
@@ -376,6 +380,14 @@ impl std::str::FromStr for NamedChoice<MeasureMean> {
 
     fn from_str(text: &str) -> Result<Self, String> {
         find_choice(text, &MeasureMean::NAMES)
+    }
+}
+
+impl std::str::FromStr for NamedChoice<PaidHardware> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        find_choice(text, &PaidHardware::NAMES)
     }
 }
 

@@ -139,7 +139,7 @@ fn entry_of_plan(
     let mut entry = conversion::best_plan_entry(&of.label, job, plan).or_other()?;
     (entry.efficiency, entry.stack) = (Some(of.efficiency), Some(job.stack.name.clone()));
     entry.baseline = of.standing.map(|standing| BaselineChip { chip: of.chip.name.clone(), standing });
-    Ok(entry.on_fabric(job.fabric).with_objective(&question.aim, f64::from(job.devices)))
+    Ok(entry.on_fabric(job.fabric, &of.chip.constants).with_objective(&question.aim, f64::from(job.devices)))
 }
 
 /// Returns the fabric, cut to the question's devices, and the stack that a chip is sold with; or the reason why it has

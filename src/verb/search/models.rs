@@ -135,7 +135,7 @@ pub fn model_plans(
         } else {
             let best = conversion::best_plan_entry("best found", &job, evaluation.outcome.as_deref()).or_other()?;
             let design = FoundDesign { chip, fabric: job.fabric };
-            compare_design(of, design, vec![best.on_fabric(job.fabric)])?
+            compare_design(of, design, vec![best.on_fabric(job.fabric, &chip.constants)])?
         };
         let times_reference = searched.rate_over_reference(model, ranked);
         plans.push(ModelPlan {
@@ -176,13 +176,15 @@ pub fn compare_best_designs(
 ) -> Result<Comparison, Failure> {
     let fabric = |id: DesignId| &question.fabrics[question.space.fabric_of_design(id)];
     let Some(id) = answer.best.map(|index| answer.designs[index].id) else { return Ok(Comparison::default()) };
-    let first = ComparisonEntry::from_design("best found", &best.design).on_fabric(fabric(id));
+    let chip = question.space.chip_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let constants = &chip.constants;
+    let first = ComparisonEntry::from_design("best found", &best.design).on_fabric(fabric(id), constants);
     let mut entries = vec![first.with_evidence(&question.stack.name, best.step.plan.evidence.as_ref())];
     if let Some(index) = answer.smallest_on_front_within(NEARLY).filter(|i| Some(*i) != answer.best) {
         let label = format!("smallest within {} %", NEARLY * 100.0);
-        let smallest = ComparisonEntry::from_design(label, &rows[index]).on_fabric(fabric(answer.designs[index].id));
+        let own = fabric(answer.designs[index].id);
+        let smallest = ComparisonEntry::from_design(label, &rows[index]).on_fabric(own, constants);
         entries.push(ComparisonEntry { stack: Some(question.stack.name.clone()), ..smallest });
     }
-    let chip = question.space.chip_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     compare_design(question, FoundDesign { chip: &chip, fabric: fabric(id) }, entries)
 }

@@ -15,7 +15,7 @@ use search::planner::{Job, find_peak_factor};
 use search::space::{Chips, EfficiencyChoice, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
-use sim::hardware::{Accelerator, ChipDocument, ChipOrigin, FieldValue};
+use sim::hardware::{Accelerator, ChipDocument, ChipOrigin, Constants, FieldValue};
 use sim::network::{Fabric, FabricDocument, NetworkError};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -156,6 +156,7 @@ impl SearchQuestion {
             return Err(nothing_within_limits(&name, asked, &space));
         }
         let fabrics = space_fabrics(&name, files, &study, &space, base, &fabric)?;
+        check_system_prices(&name, &aim, &fabrics)?;
         let sequence_length = work.sequence_length.unwrap_or(model.max_sequence);
         // The length is checked here, because a length at which the model cannot be trained is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
@@ -276,6 +277,8 @@ impl SearchQuestion {
         options.extend(
             paid.iter().filter(|_| aim.pays_energy()).map(|(key, value)| ((*key).to_owned(), value.to_string())),
         );
+        let dollars = operation.dollars.name().to_owned();
+        options.extend(aim.pays_system().then(|| ("dollars".to_owned(), dollars)));
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
             name: self.name.clone(),
@@ -480,6 +483,19 @@ fn read_stack_of_study(
         tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
     }
     Ok(stack)
+}
+
+/// Fails if the objective pays for the system around the chips, and the parts of a fabric are unknown.
+fn check_system_prices(name: &str, aim: &Aim, fabrics: &[Fabric]) -> Result<(), Failure> {
+    let constants = Constants::nominal();
+    let price = |fabric: &Fabric| fabric.price_system(&constants).err();
+    match fabrics.iter().filter(|_| aim.pays_system()).find_map(price) {
+        None => Ok(()),
+        Some(why) => {
+            let cure = "or let dollars pay for the chip alone (--dollars chip)";
+            Err(failure::input_failure(place_in_study(name, &format!("cluster.fabric: {why}; {cure}"))))
+        }
+    }
 }
 
 /// Fails if cost matters and PHAZE's chips have several HBM capacities. The capacities change only the price, and are

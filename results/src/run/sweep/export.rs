@@ -170,16 +170,18 @@ fn figures_of_design(design: &DesignRow) -> ChipFigures {
         area: SquareMillimeters(design.area_mm2),
         peak_power: Watts(design.peak_power_w.unwrap_or_default()),
         cost_usd: design.cost_usd,
+        system_usd: 0.0,
     }
 }
 
 /// Returns the objective value of an evaluated design; less is better. `None` if a figure is missing.
 #[must_use]
 pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
-    let figures = figures_of_design(design);
+    let paid_usd = aim.paid_usd(design.cost_usd, design.system_usd);
+    let figures = ChipFigures { cost_usd: paid_usd, ..figures_of_design(design) };
     if aim.pays_energy() {
         let watt = aim.operation.usd_per_watt() / design.devices_used? as f64;
-        return Some(figures.cost_usd? * design.step_time_s? + watt * design.energy_per_step_j?);
+        return Some(paid_usd? * design.step_time_s? + watt * design.energy_per_step_j?);
     }
     if aim.objective.minimises_energy() {
         return design.energy_per_step_j;

@@ -105,6 +105,8 @@ impl SweptRow {
                 match (&evaluation.outcome, built.fabric.and_then(|fabric| jobs.get(fabric))) {
                     (Ok(plan), Some(job)) => {
                         let job = Job { chip: &built.chip, ..*job };
+                        let system = job.fabric.price_system(&built.chip.constants).ok();
+                        row.system_usd = system.map(|price| price.total_usd());
                         fill_plan(&mut row, &job, evaluation);
                         row.bound_by = bound_of_plan(&job, plan)?;
                         Self { proven: evaluation.proven_fraction(), ..kept(CombinationOutcome::Evaluated, row) }
