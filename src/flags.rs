@@ -99,6 +99,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--mtp-layers", "1"),
     ("--no-build-limits", ""),
     ("--details", ""),
+    ("--dollars", "system"),
     ("--draws", "64"),
     ("--efficiency", "ideal"),
     ("--no-master", ""),

@@ -62,7 +62,7 @@ pub struct OperatingCost {
     /// Fraction of the time in which steps run, 0 to 1. Default 0.9: effective training time of Llama 3 (Llama Team,
     /// The Llama 3 Herd of Models, 2024, 3.3.4).
     pub utilisation: f64,
-    /// What the dollars buy besides energy: `chip` (default), or `system`: the chip and the system around it.
+    /// The hardware that the dollars buy: `chip` (default), or `system`: the chip and the system around it.
     #[serde(skip_serializing_if = "PaidHardware::is_default")]
     pub dollars: PaidHardware,
 }

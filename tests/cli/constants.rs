@@ -3,7 +3,7 @@
 use crate::support::{read_repository_file, run_coplace, run_coplace_in};
 
 /// A space of one dimension, all on H100's die.
-fn study(lines: &str, constants: &str) -> String {
+pub fn study(lines: &str, constants: &str) -> String {
     format!(
         "description = \"a test\"\nsource = \"a test\"\n{constants}\n[space]\nbase_chip = \"h100_80gb_sxm\"\n[space.dimensions]\n{lines}\n\
          [cluster]\ndevices = 8\nfabric = \"nvlink4_node\"\nglobal_batch_sequences = 32\n\
@@ -12,7 +12,7 @@ fn study(lines: &str, constants: &str) -> String {
     )
 }
 
-fn search(text: &str, flags: &[&str]) -> crate::support::CommandOutput {
+pub fn search(text: &str, flags: &[&str]) -> crate::support::CommandOutput {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), text).unwrap();
     let job =

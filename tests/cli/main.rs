@@ -38,6 +38,7 @@ mod slurm;
 mod space_errors;
 mod support;
 mod sweep;
+mod system_price;
 mod techniques;
 mod widths;
 mod within;

@@ -124,8 +124,8 @@ impl Aim {
         }
     }
 
-    /// Returns what the objective pays per device besides energy, in USD, for a chip and the system around it. `None` if
-    /// a price that it needs is unknown.
+    /// Returns the USD per device that the objective pays besides energy, from the prices of a chip and of the system
+    /// around it. `None` if a price that it needs is unknown.
     #[must_use]
     pub fn paid_usd(&self, cost_usd: Option<f64>, system_usd: Option<f64>) -> Option<f64> {
         if self.pays_system() { Some(cost_usd? + system_usd?) } else { cost_usd }

@@ -81,7 +81,7 @@ impl ChipFigures {
         Self { system_usd, ..self }
     }
 
-    /// What an objective in dollars pays per device besides energy, in USD. `None` if the chip has no price or its
+    /// The USD per device that an objective in dollars pays besides energy. `None` if the chip has no price or its
     /// system's is unknown.
     #[must_use]
     pub fn paid_usd(&self) -> Option<f64> {

@@ -44,8 +44,8 @@ impl FabricDocument {
         Ok(Self { table, file: name_or_path.to_owned() })
     }
 
-    /// Returns every field with a single value, by key, without names of the fabric, sources, software and parts. Tiers go
-    /// by their names: `tier.ici.bandwidth_gb_per_s`.
+    /// Returns every field with a single value, by key, without names of the fabric, sources, software and parts. Tiers
+    /// go by their names: `tier.ici.bandwidth_gb_per_s`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut fields = document::list_fields(&self.table);

@@ -3,10 +3,10 @@
 use super::error::NetworkError;
 use super::fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 use super::matrix::LinkMatrix;
-use super::parts::find_system_faults;
 use super::tables::{FabricChipTable, FabricFile, SoftwareTable, TierTable, TopologyName};
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
+use super::verify_system::find_system_faults;
 use crate::files::carried::Files;
 use crate::hardware::Accelerator;
 use crate::names;

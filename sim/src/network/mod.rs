@@ -78,6 +78,7 @@ mod tables;
 mod tests;
 mod torus;
 mod verify;
+mod verify_system;
 
 pub use collective::{Algorithm, CollectiveCost};
 pub use document::FabricDocument;

@@ -1,7 +1,5 @@
 //! The hardware of a fabric: its hosts, and the parts that each tier is built of.
 
-use super::error::FabricFault;
-use super::tables::{FabricFile, TopologyName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -36,20 +34,14 @@ impl TierParts {
         (Self::OpticalTorus, "optical_torus"),
     ];
 
-    fn is_torus(self) -> bool {
+    /// True for direct links.
+    pub(super) fn is_torus(self) -> bool {
         matches!(self, Self::CabledTorus | Self::OpticalTorus)
     }
 
-    /// True if tiers of this topology can be built of these parts.
-    fn can_build(self, topology: TopologyName) -> bool {
-        match topology {
-            TopologyName::Torus | TopologyName::Ring => self.is_torus(),
-            TopologyName::FullyConnected => matches!(self, Self::BoardLinks | Self::HostBus),
-            TopologyName::Switch => !self.is_torus() && self != Self::BoardLinks,
-            TopologyName::FatTree => matches!(self, Self::RackNetwork | Self::RailNetwork | Self::ScaleUpSwitch),
-            // Measured links do not say what a port is sold for.
-            TopologyName::Matrix => false,
-        }
+    /// Its word in files.
+    pub(super) fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(of, _)| *of == self).map_or("", |(_, word)| *word)
     }
 }
 
@@ -79,44 +71,4 @@ pub struct FabricSystem {
 
 fn one_device() -> u32 {
     1
-}
-
-/// Returns the faults of a file's `[system]` table.
-pub(super) fn find_system_faults(file: &FabricFile) -> Vec<FabricFault> {
-    let Some(system) = &file.system else { return Vec::new() };
-    let mut faults = Vec::new();
-    let mut add = |key: &str, value: String, limit: &'static str, cure: &str| {
-        faults.push(FabricFault { key: format!("system.{key}"), value, limit, cure: cure.into() });
-    };
-    if system.source.trim().is_empty() {
-        add("source", "\"\"".into(), "must not be empty", "say where the parts are from");
-    }
-    if system.port_devices == 0 {
-        add("port_devices", "0".into(), "must be at least 1", "give the devices that share a network card");
-    }
-    if system.host_devices == 0 && system.unknown.is_none() {
-        add("host_devices", "missing".into(), "is needed if all parts are known", "give the devices of a host");
-    }
-    for (name, parts) in &system.tiers {
-        let key = format!("tiers.{name}");
-        let word = TierParts::ALL.iter().find(|(of, _)| of == parts).map_or("", |(_, word)| *word);
-        let Some(tier) = file.tiers.iter().find(|tier| tier.name == *name) else {
-            add(&key, word.into(), "names no tier of the file", "correct the name");
-            continue;
-        };
-        if !parts.can_build(tier.topology) {
-            add(&key, word.into(), "does not build the tier's topology", "correct it, or leave it out: unknown");
-        }
-        if parts.is_torus() && (system.rack_dims.is_empty() || system.rack_dims.contains(&0)) {
-            let cure = "give the sides of the block that stands in one rack";
-            add("rack_dims", format!("{:?}", system.rack_dims), "needs sides of at least 1 for a torus", cure);
-        }
-    }
-    if system.unknown.is_none()
-        && let Some(tier) = file.tiers.iter().find(|tier| !system.tiers.contains_key(&tier.name))
-    {
-        let cure = "give its parts, or `unknown` with the reason";
-        add(&format!("tiers.{}", tier.name), "missing".into(), "every tier has parts", cure);
-    }
-    faults
 }
