@@ -158,7 +158,7 @@ fn the_plan_of_a_found_chip_fits_with_the_chance_that_is_asked_for() {
     let study = RELATIVES.replace("[plan]", "[plan]\nfit = 1.5");
     std::fs::write(dir.path().join("s.toml"), study).unwrap();
     let said = run_coplace_in(dir.path(), &job).expect_refusal();
-    assert!(said.contains("s.toml:21: plan.fit = 1.5: must be greater than 0 and less than 1"), "{said}");
+    assert!(said.contains("s.toml, line 22: plan.fit = 1.5: must be greater than 0 and less than 1"), "{said}");
 }
 
 #[test]
