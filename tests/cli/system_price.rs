@@ -14,7 +14,8 @@ fn number(value: &serde_json::Value, key: &str) -> f64 {
 fn an_evaluation_shows_the_system_with_its_parts() {
     let job = ["evaluate", "opt-350m", "--chip", "h100_80gb_sxm", "--stack", "ideal", "--global-batch", "64"];
     let on = |fabric: &str, devices: &str, format: &str| {
-        let rest = ["--fabric", fabric, "--devices", devices, "--sequence-length", "512", "--format", format];
+        let rest =
+            ["--fabric", fabric, "--devices", devices, "--sequence-length", "512", "--details", "--format", format];
         run_coplace(&[&job[..], &rest].concat())
     };
     let job_of = |fabric: &str, devices: &str| on(fabric, devices, "json").expect_json()["job"].clone();

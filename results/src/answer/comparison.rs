@@ -585,7 +585,10 @@ impl Comparison {
         }
         columns.push(("peak W", false, Box::new(|e| e.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")))));
         columns.push(("cost USD", false, Box::new(|e| e.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
-        columns.push(("system USD", false, Box::new(|e| e.system_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
+        if self.objective.kind() == ObjectiveKind::RatePer(FrontAxis::Cost) {
+            let system = |e: &ComparisonEntry| e.system_usd.map_or_else(dash, |usd| format!("{usd:.0}"));
+            columns.push(("system USD", false, Box::new(system)));
+        }
         columns.push(("kJ/step", false, Box::new(|e| number(e.energy_per_step_j.map(|e| e / 1e3)))));
         columns.push(("peak GiB", false, Box::new(|e| e.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")))));
         columns.push(("bound by", false, Box::new(|e| e.bound_by.clone().unwrap_or_default())));
