@@ -93,8 +93,8 @@ fn margin_note(record: &SearchRecord) -> String {
     let has_candidates = !record.certificate.is_without_candidates();
     record.asked.software.fit.filter(|chance| *chance > NO_MARGIN && has_candidates).map_or_else(String::new, |chance| {
         format!(
-            " Plans must fit with a chance of {}, which keeps a margin for the error of their predicted peaks: use more \
-             devices, or accept the risk with --fit 0.5.",
+            " Plans must fit with a chance of {}, which keeps a margin for errors of predicted peaks: use more devices, \
+             or accept the risk with --fit 0.5.",
             format_chance(chance)
         )
     })

@@ -142,7 +142,7 @@ fn schema_of_fit() -> serde_json::Value {
         "exclusiveMinimum": 0,
         "exclusiveMaximum": 1,
         "default": USUAL_FIT,
-        "description": "The least chance that a plan's peak memory fits; with 0.5 the predicted peak may fill the memory.",
+        "description": "The least chance that a plan's peak memory fits; at 0.5 the predicted peak may fill it.",
     })
 }
 
