@@ -70,6 +70,8 @@ impl Validator {
                 "minProperties" => value.as_object().is_none_or(|map| map.len() as u64 >= rule.as_u64().unwrap()),
                 "minimum" => value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap()),
                 "maximum" => value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap()),
+                "exclusiveMinimum" => value.as_f64().is_none_or(|number| number > rule.as_f64().unwrap()),
+                "exclusiveMaximum" => value.as_f64().is_none_or(|number| number < rule.as_f64().unwrap()),
                 "$schema" | "$defs" | "title" | "description" | "default" | "format" => true,
                 _ => return Err(format!("the schema has the keyword {keyword}, which this test does not know")),
             };
@@ -118,6 +120,7 @@ fn what_no_study_may_say_is_refused_by_the_schema_too() {
         (with("devices = 64", ""), "a missing key"),
         (with("devices = 64", "devices = \"64\""), "a word for a number"),
         (with("devices = 64", "devices = -1"), "a number below none"),
+        (with("fit = 0.9", "fit = 1.0"), "a chance that is none"),
         (with("optimizer = \"adam\"", "optimizer = \"adams\""), "an unknown word"),
         (with("links = [6, 12]", "links = []"), "an empty list"),
         (with("links = [6, 12]", "links = { from = 6, to = 12 }"), "a range without a step"),
