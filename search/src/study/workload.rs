@@ -52,9 +52,9 @@ mod tests {
         };
         assert_eq!(
             error("2.5", "0"),
-            "s.toml, line 52: workload.weight = 0: must be above 0 and at most 1e6; say what the model counts beside the others, or remove it"
+            "s.toml, line 54: workload.weight = 0: must be above 0 and at most 1e6; say what the model counts beside the others, or remove it"
         );
-        assert!(error("64", "0").starts_with("s.toml, line 53: workload.devices = 0: must be from 1 to 1048576"));
+        assert!(error("64", "0").starts_with("s.toml, line 55: workload.devices = 0: must be from 1 to 1048576"));
         assert!(error("weight", "wieght").contains("unknown field `wieght`"));
     }
 }
