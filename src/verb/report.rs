@@ -13,7 +13,7 @@ use results::run::search_run::{RunError, SearchRun};
 use results::run::serving::ServingRun;
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
-use search::planner::Job;
+use search::planner::{Job, NO_MARGIN, find_peak_factor};
 use serde::Serialize;
 use sim::files::carried::Files;
 use sim::hardware::ChipTemplate;
@@ -95,6 +95,7 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
     let replay = match (&parts, &subject.found) {
         (Some(parts), Some(found)) => {
             let plan = &found.plan.plan;
+            let asked = subject.asked.as_ref().map(|asked| &asked.software);
             let job = Job {
                 model: &parts.model,
                 chip: &parts.chip.accelerator,
@@ -106,10 +107,13 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
                 attention: plan.attention,
                 precision: plan.precision,
                 optimizer: plan.optimizer,
-                headroom: Bytes::ZERO,
+                headroom: asked.map_or(Bytes::ZERO, |software| Bytes::from_gib(software.headroom_gib)),
                 peak_factor: 1.0,
                 techniques: &plan.techniques,
             };
+            // Its neighbours keep the margin that it keeps.
+            let chance = asked.and_then(|software| software.fit).unwrap_or(NO_MARGIN);
+            let job = Job { peak_factor: find_peak_factor(&job, &PlanSpace::of_plan(plan), chance), ..job };
             let played = progress::run_with_progress(call, "replaying the step", || PlanReplay::new(&job, found));
             played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, because {why}"))).ok()
         }

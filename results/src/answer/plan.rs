@@ -471,13 +471,11 @@ pub(crate) fn neighbour_row(job: &Job<'_>, neighbour: &Neighbour, best: &RankedP
 
 /// Says why plans may use less than the memory of a device. Empty if they may use all that the stack leaves.
 fn describe_free_memory(job: &Job<'_>) -> String {
-    if job.headroom == Bytes::ZERO {
+    let free = job.headroom + job.fit_margin();
+    if free == Bytes::ZERO {
         return String::new();
     }
-    format!(
-        " ({:.2} GiB stay free, so that peaks fit with the chance of --fit, or for --headroom-gib)",
-        job.headroom.gib()
-    )
+    format!(" ({:.2} GiB stay free, so that peaks fit with the chance of --fit, or for --headroom-gib)", free.gib())
 }
 
 /// Returns the reader's name of a part of the step. Unknown names stay unchanged.

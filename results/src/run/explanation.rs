@@ -274,15 +274,14 @@ impl ExplainedDesign {
             _ if self.aim.objective.minimises_energy() => {
                 vec![("dynamic energy", energy.dynamic_j), ("static energy", energy.static_j)]
             }
-            Some(usd) if self.aim.pays_energy() || self.aim.pays_system() => [
-                ("making the chip", usd * step.time.step_s),
-                ("the system around it", self.figures.system_usd * step.time.step_s),
-                ("dynamic energy", watt * energy.dynamic_j),
-                ("static energy", watt * energy.static_j),
-            ]
-            .into_iter()
-            .filter(|(name, part)| *part > 0.0 || name.ends_with("energy") && self.aim.pays_energy())
-            .collect(),
+            Some(usd) if self.aim.pays_energy() || self.aim.pays_system() => {
+                let chip = ("making the chip", usd * step.time.step_s);
+                let system = ("the system around it", self.figures.system_usd * step.time.step_s);
+                let energy = [("dynamic energy", watt * energy.dynamic_j), ("static energy", watt * energy.static_j)];
+                let system = self.aim.pays_system().then_some(system);
+                let energy = energy.into_iter().filter(|_| self.aim.pays_energy());
+                std::iter::once(chip).chain(system).chain(energy).collect()
+            }
             _ => Vec::new(),
         };
         let all: f64 = parts.iter().map(|(_, part)| part).sum();

@@ -1,12 +1,13 @@
 //! Compares the best design with baselines: built chips on its fabric and as they are sold, and PHAZE's reference under
 //! an expert's placement.
 
-use super::question::SearchQuestion;
+use super::question::{SearchQuestion, read_chip_under_constants};
 use crate::failure::{Failure, OrInput, OrOther};
 use crate::verb::plan::requested_spaces;
 use rayon::prelude::*;
 use results::answer::comparison::{BaselineChip, BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry};
 use results::answer::evidence::{fit_probability, memory_margin};
+use results::answer::plan::PlannedAnswer;
 use results::compare::baseline::{ExpertDegrees, UsedPlacement, expert_placement};
 use results::report::format_chance;
 use results::run::conversion;
@@ -94,14 +95,16 @@ fn compare_like_with_like(entries: &mut [ComparisonEntry]) {
     }
 }
 
-/// Returns the compared chips, each once, the reference first.
+/// Returns the compared chips under the study's constants, each once, the reference first.
 fn built_chips(question: &SearchQuestion) -> Result<Vec<Accelerator>, Failure> {
+    let read = |name: &str| read_chip_under_constants(name, &question.study.space, &question.asked.files);
     let mut chips = vec![question.reference.clone()];
     if let Chips::Grid(spec) = &question.study.space.chips {
-        chips.extend(Accelerator::built_in(&spec.base_chip).ok());
+        let is_built_in = Accelerator::built_in(&spec.base_chip).is_ok();
+        chips.extend(is_built_in.then(|| read(&spec.base_chip)).transpose()?);
     }
     for built in BUILT {
-        chips.push(Accelerator::built_in(built).or_other()?);
+        chips.push(read(built)?);
     }
     let mut known = std::collections::BTreeSet::new();
     chips.retain(|chip| known.insert(chip.name.clone()));
@@ -171,26 +174,35 @@ fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<Compar
     if let Some(fault) = space.emptiness(&job, &fabric) {
         return Ok(without(format!("no plan runs on {}: {fault}", fabric.name)));
     }
-    let Some(ranked) = find_safe_plan(&mut job, &space, question.study.plan.fit)? else {
-        return Ok(without(format!("no plan fits with a chance of {}", format_chance(question.study.plan.fit))));
-    };
-    let of = Baseline { label, chip, efficiency, standing: Some(BaselineStanding::AsSold) };
-    entry_of_plan(question, &of, &job, Ok(&ranked))
+    let chance = question.study.plan.fit;
+    match search_likely_plan(&mut job, &space, chance)? {
+        Ok(ranked) => {
+            let of = Baseline { label, chip, efficiency, standing: Some(BaselineStanding::AsSold) };
+            entry_of_plan(question, &of, &job, Ok(&ranked))
+        }
+        Err(why) if chance <= NO_MARGIN => Ok(without(why)),
+        Err(why) => Ok(without(format!("{why}; plans must fit with a chance of {}", format_chance(chance)))),
+    }
 }
 
-/// Returns the fastest plan of a space that the stack's framework runs and that fits with a chance; `None` if there is
-/// none. Leaves the margin that it needs in the job's headroom.
-fn find_safe_plan(job: &mut Job<'_>, space: &PlanSpace, chance: f64) -> Result<Option<RankedPlan>, Failure> {
-    let watch = PlanWatch { stop: &|| false, told: &|_| {} };
+/// Returns the fastest plan of a space that the stack's framework runs and that fits with a chance, or the reason why
+/// there is none. Leaves the margin that it needs in the job's headroom.
+fn search_likely_plan(
+    job: &mut Job<'_>,
+    space: &PlanSpace,
+    chance: f64,
+) -> Result<Result<RankedPlan, String>, Failure> {
     loop {
-        let answer = search_documented(job, space, 1, watch).or_input()?;
-        let Some(ranked) = answer.best.into_iter().find(|ranked| job.framework_refusal(&ranked.plan).is_none()) else {
-            return Ok(None);
+        let answer = search_documented(job, space, 1, PlanWatch::NONE).or_input()?;
+        let runs = |ranked: &&RankedPlan| job.framework_refusal(&ranked.plan).is_none();
+        let Some(ranked) = answer.best.iter().find(runs).cloned() else {
+            let why = PlannedAnswer::from_answer(job, &job.model.name, &answer, &[]).why;
+            return Ok(Err(why.unwrap_or_else(|| "the stack's framework runs no plan".to_owned())));
         };
         let is_safe = chance <= NO_MARGIN || fit_probability(job, &ranked).is_none_or(|likely| likely >= chance);
         match memory_margin(job, &ranked, chance).filter(|margin| !is_safe && *margin > job.headroom) {
             Some(margin) => job.headroom = margin,
-            None => return Ok(Some(ranked)),
+            None => return Ok(Ok(ranked)),
         }
     }
 }

@@ -577,12 +577,16 @@ fn design_space(
 
 /// Reads the chip that the space's chips are compared with, under the study's constants.
 fn reference_chip(study: &Study, files: &Files) -> Result<Accelerator, Failure> {
-    let SpaceSpec { reference_chip, constants, .. } = &study.space;
-    if constants.is_empty() {
-        return Ok(input::read_chip(reference_chip, files)?.accelerator);
+    read_chip_under_constants(&study.space.reference_chip, &study.space, files)
+}
+
+/// Reads a chip under the constants of a space, so that it is compared with the space's chips under the same ones.
+pub(super) fn read_chip_under_constants(name: &str, space: &SpaceSpec, files: &Files) -> Result<Accelerator, Failure> {
+    if space.constants.is_empty() {
+        return Ok(input::read_chip(name, files)?.accelerator);
     }
-    let mut document = chip_document(reference_chip, files)?;
-    document.set_constants(constants);
+    let mut document = chip_document(name, files)?;
+    document.set_constants(&space.constants);
     document.build_accelerator().or_input()
 }
 
