@@ -39,14 +39,22 @@ fn dollars_pay_for_the_system_if_they_are_told_to() {
     assert_eq!(first(&chip), first(&default));
     let (entry, other) = (first(&system), first(&chip));
     let usd = number(&entry, "cost_usd") + number(&entry, "system_usd");
-    let rate = number(&entry, "throughput_tokens_per_s") / 8.0;
-    assert!((number(&entry, "objective_value") / (rate / usd) - 1.0).abs() < 1e-9, "{entry}");
-    assert!((number(&other, "objective_value") / (rate / number(&other, "cost_usd")) - 1.0).abs() < 0.5);
+    let rate = |of: &serde_json::Value| number(of, "throughput_tokens_per_s") / 8.0;
+    assert!((number(&entry, "objective_value") / (rate(&entry) / usd) - 1.0).abs() < 1e-9, "{entry}");
+    let of_chip = rate(&other) / number(&other, "cost_usd");
+    assert!((number(&other, "objective_value") / of_chip - 1.0).abs() < 1e-9, "{other}");
     assert!(number(&entry, "objective_value") < 0.8 * number(&other, "objective_value"));
     assert_eq!(system["asked"]["aim"]["operation"]["dollars"], "system");
     // The study says so as well, and may change a price.
     let dearer = study(LANES, "[operation]\ndollars = \"system\"\n[constants]\nsystem.host_board = 30000");
-    let dearer = first(&search(&dearer, &DOLLARS).expect_json());
+    let dearer = search(&dearer, &DOLLARS).expect_json();
+    // Built chips on the same network pay the same price.
+    let fabric = &first(&dearer)["fabric"];
+    let entries = dearer["comparison"]["entries"].as_array().unwrap();
+    let alike: Vec<f64> =
+        entries.iter().filter(|entry| entry["fabric"] == *fabric).map(|entry| number(entry, "system_usd")).collect();
+    assert!(alike.len() > 4 && alike.iter().all(|usd| *usd == alike[0]), "{alike:?}");
+    let dearer = first(&dearer);
     let more = number(&dearer, "system_usd") - number(&entry, "system_usd");
     assert!((more - (30_000.0 - 17_391.0) / 8.0).abs() < 1e-6, "{dearer}");
 }
@@ -62,7 +70,7 @@ fn a_system_without_a_price_and_dollars_without_a_use_are_refused() {
     let refused = search(&study(LANES, ""), &["--dollars", "system"]).expect_refusal();
     assert!(refused.contains("--dollars system: needs an objective in dollars"), "{refused}");
     let wrong = study(LANES, "[operation]\ndollars = \"all\"");
-    assert!(search(&wrong, &DOLLARS).expect_refusal().contains("dollars"));
+    assert!(search(&wrong, &DOLLARS).expect_refusal().contains("unknown variant `all`"));
 }
 
 /// The cycles of a score are a constant of a study like any other.
