@@ -12,8 +12,8 @@ pub const NO_MARGIN: f64 = 0.5;
 
 /// Returns the [`Job::peak_factor`] with which every plan of a space fits the job's chip with a chance of at least
 /// `chance`: the largest among the plans, whose errors depend on their mechanisms. 1 at a chance of [`NO_MARGIN`] or
-/// less, and if nothing is known about the errors. Of plans whose policies differ between stages or tensors, one kind
-/// stands for all.
+/// less, and if nothing is known about the errors. One kind stands for all plans whose policies differ between stages
+/// or tensors.
 #[must_use]
 pub fn find_peak_factor(job: &Job<'_>, space: &PlanSpace, chance: f64) -> f64 {
     if chance <= NO_MARGIN {
