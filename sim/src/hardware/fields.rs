@@ -44,7 +44,7 @@ const fn describe_field(
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [ChipField; 80] = [
+pub const CHIP: [ChipField; 81] = [
     describe_field(
         "clock_mhz",
         "MHz",
@@ -209,6 +209,12 @@ pub const CHIP: [ChipField; 80] = [
     describe_field("area.*.*.count", "", COUNT, "instances, per core or per die"),
     describe_field("area.*.*.ports", "", COUNT, "ports of its bits"),
     describe_field("area.*.*.kind", "", None, "cache or scratchpad"),
+    describe_field(
+        "area.*.*.bytes_per_cycle",
+        "B",
+        Some((0.0, 1e9)),
+        "bytes that each port of an instance moves per cycle; 0: a single bank is wide enough",
+    ),
     describe_field("energy.node", "", None, "process of the energies"),
     describe_field(
         "energy.control",

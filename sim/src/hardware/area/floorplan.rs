@@ -50,6 +50,15 @@ pub struct SramArray {
     pub kind: SramKind,
     /// Ports of its bits (simultaneous reads and writes); a banked memory's bits have one.
     pub ports: u32,
+    /// Bytes that each port of an instance moves per cycle; 0 if a single bank is wide enough.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bytes_per_cycle: f64,
+}
+
+// Serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// Dies under the compute dies, which hold the PHYs and shared memories (AMD MI300).
@@ -141,7 +150,15 @@ impl SramArray {
     /// A core's accumulators, which are read and written in the same cycle.
     fn of_accumulators(memory: &AccumulatorMemory) -> Self {
         let capacity_kib = memory.capacity.as_f64() / 1024.0;
-        Self { name: "accumulators".into(), capacity_kib, count: 1, kind: SramKind::Scratchpad, ports: 2 }
+        let bytes_per_cycle = memory.read_bytes_per_cycle.max(memory.write_bytes_per_cycle);
+        Self {
+            name: "accumulators".into(),
+            capacity_kib,
+            count: 1,
+            kind: SramKind::Scratchpad,
+            ports: 2,
+            bytes_per_cycle,
+        }
     }
 
     /// Names of memories in the area breakdown.
@@ -160,6 +177,9 @@ impl Floorplan {
             count: 1,
             kind: SramKind::Scratchpad,
             ports: level.ports,
+            bytes_per_cycle: (level.read_bandwidth + level.write_bandwidth).0
+                / accelerator.clock.0
+                / f64::from(level.ports.max(1)),
         };
         let on_chip = |scope, name: &str| {
             let levels = accelerator.on_chip.iter().filter(|level| level.scope == scope);
@@ -179,6 +199,7 @@ impl Floorplan {
                 count,
                 kind: SramKind::Scratchpad,
                 ports: 2,
+                bytes_per_cycle: 0.0,
             });
         }
         let shared = accelerator.global_buffer().unwrap_or(&accelerator.hbm);
@@ -291,6 +312,14 @@ impl Floorplan {
                     "remove it",
                 ));
             }
+            if !(0.0..=*PORT_BYTES.end()).contains(&memory.bytes_per_cycle) {
+                faults.push(FileFault::new(
+                    format!("{key}.bytes_per_cycle"),
+                    limits::format_number(memory.bytes_per_cycle),
+                    limits::describe_range(0.0, *PORT_BYTES.end()),
+                    "give what each port moves per cycle",
+                ));
+            }
             if memory.ports == 0 || memory.count == 0 {
                 let value = format!("{} ports, {} instances", memory.ports, memory.count);
                 faults.push(FileFault::new(key, value, "a memory has at least one of each", "remove it"));
@@ -367,6 +396,7 @@ mod tests {
             10 => larger.other_blocks_fraction += 0.01,
             11 => larger.core_memory[0].capacity_kib *= 1.5,
             12 => larger.core_memory[0].count += 1,
+            13 => larger.core_memory[0].bytes_per_cycle += 1024.0,
             _ => larger.core_memory.push(larger.core_memory[0].clone()),
         }
         larger
@@ -374,17 +404,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_memory_grows_with_capacity_and_ports(
-            kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, node in prop::sample::select(ProcessNode::ALL.to_vec()),
+        fn a_memory_grows_with_capacity_ports_and_bandwidth(
+            kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, width in 0.0..1e5_f64,
+            node in prop::sample::select(ProcessNode::ALL.to_vec()),
         ) {
             let bytes = |kib: f64| Bytes((kib * 1024.0) as u64);
-            let area = |bytes, ports| sram_area(&Constants::nominal(), node, bytes, ports);
-            let small = area(bytes(kib), ports);
-            prop_assert!(area(bytes(kib * factor), ports) >= small && area(bytes(kib), ports + 1) >= small);
+            let area = |bytes, ports, width| sram_area(&Constants::nominal(), node, bytes, ports, width);
+            let small = area(bytes(kib), ports, width);
+            prop_assert!(area(bytes(kib * factor), ports, width) >= small);
+            prop_assert!(area(bytes(kib), ports + 1, width) >= small);
+            prop_assert!(area(bytes(kib), ports, width * factor) >= small);
         }
 
         #[test]
-        fn a_die_grows_with_everything_on_it(name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"]), which in 0..14usize) {
+        fn a_die_grows_with_everything_on_it(
+            name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"]), which in 0..15usize,
+        ) {
             let chip = Accelerator::built_in(name).unwrap();
             let AreaModel::UnitAreas(floorplan) = &chip.area_model else { panic!("{name}") };
             prop_assert!(grown(floorplan, which).die_areas(&chip).total_area() > floorplan.die_areas(&chip).total_area());

@@ -18,16 +18,24 @@ const NETWORK_PORT: f64 = 64.0;
 /// Registers of a multiply-accumulate cell, in bits: operands, the next weight, a partial sum.
 const CELL_REGISTERS: f64 = 96.0;
 
-/// Returns the area of one memory at a node. It grows with capacity and with ports; a capacity of zero has none.
+/// Returns the area of one memory at a node. It grows with capacity, with ports and with the bytes that each port moves
+/// per cycle, because these decide how many banks it is cut into. A capacity of zero has none.
 #[must_use]
-pub fn sram_area(constants: &Constants, node: ProcessNode, capacity: Bytes, ports: u32) -> SquareMillimeters {
+pub fn sram_area(
+    constants: &Constants,
+    node: ProcessNode,
+    capacity: Bytes,
+    ports: u32,
+    bytes_per_cycle: f64,
+) -> SquareMillimeters {
     if capacity == Bytes::ZERO {
         return SquareMillimeters::ZERO;
     }
     let area = &constants.area;
+    let banks = (bytes_per_cycle / area.bank_width).max(1.0);
     let (bits, kib) = (capacity.as_f64() * 8.0, capacity.as_f64() / 1024.0);
     let side = 1.0 + area.port_growth * f64::from(ports.saturating_sub(1));
-    let periphery = 1.0 + area.sram_periphery / kib.sqrt();
+    let periphery = 1.0 + area.sram_periphery / (kib / banks).sqrt();
     SquareMillimeters(
         bits * area.sram_bit * periphery * side * side * constants.process.sram_scale.at_node(node) * 1e-6,
     )
@@ -218,7 +226,7 @@ impl super::SramArray {
     /// Area of the bits of all instances, with their periphery.
     fn area_at_node(&self, constants: &Constants, node: ProcessNode) -> SquareMillimeters {
         let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
-        sram_area(constants, node, capacity, self.ports) * f64::from(self.count)
+        sram_area(constants, node, capacity, self.ports, self.bytes_per_cycle) * f64::from(self.count)
     }
 }
 

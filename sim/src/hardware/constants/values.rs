@@ -87,6 +87,8 @@ pub struct AreaConstants {
     pub sram_bit: f64,
     /// Periphery's area over the bits' area, times the square root of the capacity in KiB.
     pub sram_periphery: f64,
+    /// Bytes per cycle of a bank's port.
+    pub bank_width: f64,
     /// Growth of each side of a bit per further port.
     pub port_growth: f64,
     /// Transistors of the control of a shared cache's slice.
