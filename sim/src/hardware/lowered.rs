@@ -3,7 +3,8 @@
 //! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process (`process.voltage_floor`);
 //! below that floor only the clock falls. A chip at a clock takes the same energy whatever clock it is designed for.
 //! Everything on the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die.
-//! HBM, links and static power stay.
+//! HBM, links and static power stay, and so does the clock of the network on the die, whose width carries HBM's traffic
+//! at the designed clock.
 
 use super::{Accelerator, Accumulation, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
@@ -21,15 +22,20 @@ pub struct LoweredClock {
     pub voltage_fraction: f64,
 }
 
-/// Returns the voltage fraction of a chip at a lower clock. If the process is unknown, the node whose voltage falls
-/// least gives it.
+/// Returns the clock that a chip is designed for, lowered or not.
+fn designed_clock(chip: &Accelerator) -> Hertz {
+    chip.lowered.map_or(chip.clock, |lowered| lowered.from)
+}
+
+/// Returns the voltage of a chip at a lower clock, as a fraction of that at the clock of its design. If the process is
+/// unknown, the node whose voltage falls least gives it.
 fn voltage_fraction_of_chip(chip: &Accelerator, clock: Hertz) -> f64 {
-    let of = |node: ProcessNode| chip.constants.voltage_fraction(node, chip.clock, clock);
+    let of = |node: ProcessNode| chip.constants.voltage_fraction(node, designed_clock(chip), clock);
     chip.process_node().map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
-/// Returns the chip at a lower clock; unchanged if `clock` is not below its own. A chip that is already lowered starts
-/// from its current clock.
+/// Returns the chip at a lower clock; unchanged if `clock` is not below its own. A chip that is already lowered is the
+/// same chip at one clock, whatever its clocks in between.
 #[must_use]
 pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     let mut slow = chip.clone();
@@ -37,7 +43,8 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     if part.is_nan() || part >= 1.0 {
         return slow;
     }
-    let voltage = voltage_fraction_of_chip(chip, clock);
+    let voltage_fraction = voltage_fraction_of_chip(chip, clock);
+    let voltage = voltage_fraction / chip.lowered.map_or(1.0, |lowered| lowered.voltage_fraction);
     let dynamic = |energy: Joules| Joules(energy.0 * voltage * voltage);
     let rate = |rate: BytesPerSecond| BytesPerSecond(rate.0 * part);
     for level in slow.on_chip.iter_mut().filter(|level| !level.is_dram()) {
@@ -55,7 +62,7 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     slow.energy.per_vector_operation = dynamic(slow.energy.per_vector_operation);
     slow.energy.per_core_cycle = dynamic(slow.energy.per_core_cycle);
     slow.clock = clock;
-    slow.lowered = Some(LoweredClock { from: chip.clock, voltage_fraction: voltage });
+    slow.lowered = Some(LoweredClock { from: designed_clock(chip), voltage_fraction });
     slow
 }
 
@@ -63,7 +70,7 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
 /// energy but ever more static energy. A smaller chip at a higher clock then does the same work within the same power.
 #[must_use]
 pub fn lowest_clock(chip: &Accelerator) -> Hertz {
-    Hertz(chip.clock.0 * chip.constants.process.lowest_clock_fraction)
+    Hertz(designed_clock(chip).0 * chip.constants.process.lowest_clock_fraction)
 }
 
 /// Returns the highest clock at which `power` is within `limit`; `power` must grow with the clock. The clock is

@@ -91,6 +91,20 @@ fn what_follows_the_clock_is_slowed_and_the_rest_stays() {
     assert_eq!(slow.lowered.unwrap().from, chip.clock);
 }
 
+/// Planar nodes have a voltage floor relative to the designed voltage, which must not be applied to a lowered one.
+#[test]
+fn a_chip_that_is_lowered_in_steps_is_the_chip_lowered_once() {
+    for name in template_names() {
+        let chip = chip(name);
+        let at = |part: f64| Hertz(chip.clock.0 * part);
+        let (steps, once) = (lower_clock(&lower_clock(&chip, at(0.6)), at(0.42)), lower_clock(&chip, at(0.42)));
+        assert_eq!((steps.clock, steps.lowered.unwrap().from), (once.clock, chip.clock));
+        assert_eq!(lowest_clock(&steps), lowest_clock(&chip));
+        let (steps, once) = (sustained_power(&steps).peak_power().0, sustained_power(&once).peak_power().0);
+        assert!((steps / once - 1.0).abs() < 1e-9, "{name}: {steps} W, {once} W");
+    }
+}
+
 #[test]
 fn a_limit_that_is_not_exceeded_changes_nothing() {
     for name in template_names() {
