@@ -54,58 +54,25 @@ const VECTOR_BYTES: u64 = 16;
 /// library documentation, "Tensor Core Usage"), but has kernels with smaller loads for single products.
 const BATCH_BYTES: f64 = 8.0;
 
-/// Fraction of the fp32 units' rate at which misaligned products of a batch run instead. Fitted to the extra time per
-/// sequence of a layer with 96 heads of 150 numbers, compared with 64 heads of 224 (Megatron-DeepSpeed on A100,
-/// micro-batches of 1 to 8).
-const SCATTERED_ISSUE: f64 = 0.43;
-
-/// Seconds to start summing the parts of a split: a second kernel, or a turn at the semaphore. Fitted: 2.2 us on A100,
-/// 2.8 on H100.
-const SPLIT_OVERHEAD: f64 = 2.5e-6;
-
-/// Seconds to the first bytes from the device's memory: its latency and the ramp of the first wave. Fitted: 1.5 us on
-/// A100 and on H100.
-const MEMORY_RAMP: f64 = 1.5e-6;
-
-/// Fraction of the shorter of computing and moving that is exposed. Fitted: 0.15 on A100, 0.05 on H100.
-const EXPOSED: f64 = 0.1;
-
-/// Power of the device's memory at its peak, as a fraction of the chip's dynamic power. Fitted on H100: 0.20; HBM3 at
-/// 3.35 TB/s and about 4 pJ per bit draws 110 of 570 W.
-const MEMORY_POWER: f64 = 0.2;
-
-/// Fraction of the shared cache that holds data from the previous run of the same product. Fitted: 0.43 on A100, 0.47
-/// on H100.
-const CACHE_HELD: f64 = 0.45;
-
 /// Sets of weights that measurements of single products rotate through, to defeat caches.
 const WEIGHT_SETS: f64 = 5.0;
-
-/// Fraction of peak that power allows 8-bit products, relative to 16-bit ones. It is used where the chip gives no
-/// fraction for the format ([`crate::hardware::Calibration::achieved_by_format`]). Fitted on H100.
-const NARROW_POWER: f64 = 0.926;
 
 /// Fraction of the operands that the device's memory has to move, from 0 to 1.
 fn missed_fraction(library: &LibraryModel, view: &SpanResources, p: &MappingProblem) -> f64 {
     let Some(cache) = view.shared.last().filter(|_| library.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
         return 1.0;
     };
-    let held = CACHE_HELD * cache.capacity;
+    let held = library.constants.cache_held * cache.capacity;
     let set = p.m * p.k * p.operand + WEIGHT_SETS * p.n * p.k * p.operand + p.m * p.n * p.result;
     (set / held - 1.0).clamp(0.0, 1.0)
 }
 
 /// Fraction of the arrays' peak that power allows a product of this type.
-fn power_fraction(machine: &Machine, operand: DataType) -> f64 {
-    let narrow = if operand.bytes() == 1 { NARROW_POWER } else { 1.0 };
+fn power_fraction(machine: &Machine, library: &LibraryModel, operand: DataType) -> f64 {
+    let narrow = if operand.bytes() == 1 { library.constants.narrow_power } else { 1.0 };
     let measured = machine.calibration.achieved_by_format.get(operand);
     measured.unwrap_or(machine.calibration.tensor_achieved_fraction * narrow)
 }
-
-/// Load width of single products whose rows do not start at multiples of a full vector, as a fraction of a full vector.
-/// Libraries have kernels with smaller loads, whose cores load 0.69 to 0.74 times as fast. The value was chosen after
-/// the measurement: on A100 such products of the output layer take 1.35 to 1.45 times as long as padded ones.
-const UNALIGNED_LOADS: f64 = 0.7;
 
 /// Load width along the rows of a product's matrices, as a fraction of a full vector. Rows lie along the contracted
 /// dimension or the result's columns, never along the left operand's rows. Weight gradients, which have fp32 results,
@@ -117,9 +84,9 @@ fn narrowest_row(c: &Contraction) -> f64 {
 }
 
 /// Load width of a product's operands, as a fraction of a full vector.
-fn load_width_of_product(c: &Contraction) -> f64 {
+fn load_width_of_product(library: &LibraryModel, c: &Contraction) -> f64 {
     let width = narrowest_row(c);
-    if c.batch > 1 { width } else { width.max(UNALIGNED_LOADS) }
+    if c.batch > 1 { width } else { width.max(library.constants.unaligned_loads) }
 }
 
 /// The fraction of the arrays' peak that kernels for unaligned rows reach; `None` for aligned rows, and on chips where
@@ -241,11 +208,11 @@ fn choose_fastest_tile(
     let core = machine.core_peak(c.operand);
     let unaligned = unaligned_fraction(library, c);
     // The measured rates of the kernels for unaligned rows include their loads.
-    let vector = if unaligned.is_some() { 1.0 } else { load_width_of_product(c) };
+    let vector = if unaligned.is_some() { 1.0 } else { load_width_of_product(library, c) };
     let scattered = c.batch > 1 && vector * (VECTOR_BYTES as f64) < BATCH_BYTES;
     let rate = match unaligned {
         Some(fraction) => core * fraction,
-        None if scattered => SCATTERED_ISSUE * view.lanes / view.cores * machine.clock,
+        None if scattered => library.constants.scattered_issue * view.lanes / view.cores * machine.clock,
         None => core * library.scalars.issue_fraction,
     };
     let format = library.scalars.formats.get(c.operand).unwrap_or_default();
@@ -255,7 +222,7 @@ fn choose_fastest_tile(
         cores: view.cores,
         mac: 1.0 / rate,
         load: 1.0 / (library.core_read * vector),
-        power: p.batch * p.m * p.n * p.k / (core * view.cores * power_fraction(machine, c.operand)),
+        power: p.batch * p.m * p.n * p.k / (core * view.cores * power_fraction(machine, library, c.operand)),
         missed: missed_fraction(library, view, p),
         step: STEP_BYTES / p.operand,
         least_step: format.step.0,
@@ -294,15 +261,17 @@ impl TileInvariants<'_> {
         let waves = ceil_div(p.batch * tiles * split, self.cores);
         let fetched = self.fetched_bytes(LibraryTile { tm, tn }, rows, columns, p.batch * tiles);
         let written = p.written_bytes();
-        let moving = (fetched + p.epilogue_read) * library.read + written * library.write + MEMORY_RAMP * self.missed;
+        let moving = (fetched + p.epilogue_read) * library.read
+            + written * library.write
+            + library.constants.memory_ramp * 1e-6 * self.missed;
         let moved = fetched + p.epilogue_read + written;
-        let powered = self.power + MEMORY_POWER * moved * library.peak;
+        let powered = self.power + library.constants.memory_power * moved * library.peak;
         let work = (waves * (steps * step + library.scalars.tile_overhead.0)).max(powered).max(p.epilogue_time);
         let partials = if split > 1.0 { p.batch * p.m * p.n * split * super::tensor_core::ACCUMULATOR } else { 0.0 };
-        let sum = if split > 1.0 { partials * self.partial + SPLIT_OVERHEAD } else { 0.0 };
+        let sum = if split > 1.0 { partials * self.partial + library.constants.split_overhead * 1e-6 } else { 0.0 };
         let loaded = p.batch * tiles * split * steps * step_bytes;
         TileChoice {
-            time: work.max(moving) + EXPOSED * work.min(moving) + sum,
+            time: work.max(moving) + library.constants.exposed * work.min(moving) + sum,
             work,
             moving,
             fetched,

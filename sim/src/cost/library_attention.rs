@@ -5,7 +5,7 @@
 //! the exposed part of the shorter one (synchronous tensor cores, two tiles of one core in turn). A causal tile of
 //! queries sees the keys up to its own; a window limits them further. Decoding reads keys and values once for all query
 //! heads of a group, on as many cores as there are groups or parts of the keys. The scalars are
-//! [`crate::hardware::KernelLibrary`]'s; the constants here agree on A100 and H100.
+//! [`crate::hardware::KernelLibrary`]'s; the constants (`sim/constants/library.toml`) agree on A100 and H100.
 
 use super::attention_call::{AttentionCall, AttentionSoftware};
 use super::library_model::LibraryModel;
@@ -16,39 +16,8 @@ use crate::kernel::Direction;
 
 /// Keys per step.
 const KEYS: f64 = 64.0;
-/// Rate of the products between softmaxes, as a fraction of the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100
-/// (TensorRT-LLM).
-const ISSUE: f64 = 0.735;
-/// The same rate for a training library's kernel (FlashAttention 2), in which two blocks of a core take turns. Fitted
-/// to 12 calls on A100 (Transformer Engine; SimuMax), like the next two constants.
-const TRAINING_ISSUE: f64 = 0.85;
-/// The same rate in the backward pass, where five products share registers and shared memory.
-const BACKWARD_ISSUE: f64 = 0.6;
-/// Exposed fraction of a training library's kernel in the forward pass.
-const TRAINING_EXPOSED: f64 = 0.45;
-/// Exposed fraction of the shorter of products and softmax in all other kernels. Fitted: 0.74 on A100, 0.78 on H100.
-const EXPOSED: f64 = 0.76;
-/// Seconds to launch a serving library's context attention: rotary embedding, the write of keys and values to their
-/// cache, the attention itself, and their floor. Fitted: 11.6 us on A100, 13.1 on H100.
-const CONTEXT: f64 = 12.4e-6;
-/// Times that queries, keys, values and results cross the device's memory in context attention. Fitted: 2.1 on A100,
-/// 1.9 on H100.
-const CONTEXT_PASSES: f64 = 2.0;
-/// Seconds to launch one decoding step if the chip's library has no figure: one kernel with its embedding. Fitted to
-/// 400 calls on H100, like the constants below.
-const DECODE: f64 = 6.5e-6;
-/// Seconds to sum the parts if keys are split over cores.
-const DECODE_SPLIT: f64 = 5.3e-6;
-/// Seconds to start and end the stream of one head's keys on a core. The second constant is for a group of query heads,
-/// and is multiplied by (1 + head dimension / 128).
-const DECODE_HEAD: f64 = 0.78e-6;
-const DECODE_GROUP: f64 = 1.07e-6;
-/// Rate of keys and values into a core, relative to a product's operands.
-const DECODE_READ: f64 = 0.61;
 /// Most query heads that share the keys they read; larger groups are read head by head.
 const LARGEST_GROUP: u64 = 32;
-/// Achieved bandwidth of a long stream of keys from the device's memory, relative to a product's operands.
-const DECODE_STREAM: f64 = 0.95;
 
 /// Seconds of a call that runs alone.
 pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
@@ -61,9 +30,12 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
     };
     let numbers = tensors * (call.batch * call.queries * call.head_dim) as f64 * (call.heads + call.kv_heads) as f64;
     let bytes = numbers * call.operand.packed_bytes_per_number();
+    let constants = &library.constants;
     match call.direction {
         Direction::Forward if call.software == AttentionSoftware::Serving => {
-            CONTEXT + time_of_cores(model, view, library, call) + CONTEXT_PASSES * bytes * library.read
+            constants.context_launch * 1e-6
+                + time_of_cores(model, view, library, call)
+                + constants.context_passes * bytes * library.read
         }
         _ => library.scalars.floor.0 + time_of_cores(model, view, library, call) + bytes * library.read,
     }
@@ -114,14 +86,17 @@ struct AttentionRates {
 }
 
 fn rates_of_call(library: &LibraryModel, call: &AttentionCall) -> AttentionRates {
+    let constants = &library.constants;
     let (issue, exposed) = match (call.software, call.direction) {
         (AttentionSoftware::Version(own), Direction::Forward) => (own.issue_fraction, own.exposed_fraction),
         (AttentionSoftware::Version(own), Direction::Backward) => {
             (own.backward_issue_fraction, own.backward_exposed_fraction)
         }
-        (AttentionSoftware::Serving, Direction::Forward) => (ISSUE, EXPOSED),
-        (AttentionSoftware::Training, Direction::Forward) => (TRAINING_ISSUE, TRAINING_EXPOSED),
-        (_, Direction::Backward) => (BACKWARD_ISSUE, EXPOSED),
+        (AttentionSoftware::Serving, Direction::Forward) => (constants.attention_issue, constants.attention_exposed),
+        (AttentionSoftware::Training, Direction::Forward) => {
+            (constants.training_attention_issue, constants.training_attention_exposed)
+        }
+        (_, Direction::Backward) => (constants.backward_attention_issue, constants.attention_exposed),
     };
     let (softmax, overhead) = match call.software {
         AttentionSoftware::Version(own) => (own.softmax_fraction, own.tile_overhead),
@@ -146,6 +121,7 @@ fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
 
 /// Seconds of decoding: one new token of each sequence.
 fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
+    let constants = &library.constants;
     let keys = call.window.map_or(call.keys, |window| window.min(call.keys)) as f64;
     let group = call.heads.div_ceil(call.kv_heads.max(1));
     let shared = group <= LARGEST_GROUP;
@@ -154,16 +130,19 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let per_key = 2.0 * width * call.operand.packed_bytes_per_number();
     let parts = (view.cores / units).floor().min(ceil_div(keys, KEYS)).max(1.0);
     let waves = ceil_div(units * parts, view.cores);
-    let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read_rate() * DECODE_READ);
-    let start = if shared && group > 1 { DECODE_GROUP * (1.0 + width / 128.0) } else { DECODE_HEAD };
-    let work = waves * (stream + start);
+    let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read_rate() * constants.decode_read);
+    let start =
+        if shared && group > 1 { constants.decode_group * (1.0 + width / 128.0) } else { constants.decode_head };
+    let work = waves * (stream + start * 1e-6);
     let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;
-    let read =
-        library.scalars.decode.map_or(library.read / DECODE_STREAM, |decode| library.peak / decode.read_fraction);
+    let read = library
+        .scalars
+        .decode
+        .map_or(library.read / constants.decode_stream, |decode| library.peak / decode.read_fraction);
     let moving = bytes * read;
-    let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
+    let sum = if parts > 1.0 { constants.decode_split * 1e-6 } else { 0.0 };
     // Cores finish at different times. So if both take equally long, neither hides all of the other.
-    let launch = library.scalars.decode.map_or(DECODE, |decode| decode.launch.0);
+    let launch = library.scalars.decode.map_or(constants.decode_launch * 1e-6, |decode| decode.launch.0);
     launch + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
 }
 

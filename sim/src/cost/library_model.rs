@@ -1,16 +1,13 @@
 //! A vendor's kernel library on a chip, in rates.
 
+use crate::hardware::constants::LibraryConstants;
 use crate::hardware::{Accelerator, KernelLibrary};
-
-/// Seconds from the start of a row's first read to the end of its last write, beyond a kernel's floor. Fitted to 7
-/// calls of RMS norm on 1 to 256 rows of 4,096 numbers on H100 (PyTorch 2.11, eager): 4.3 to 5.6 us in all. Held out:
-/// the same on H200 take 4.3 to 5.1.
-const ROW_WAIT: f64 = 2.4e-6;
 
 /// A kernel library on a chip, in rates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LibraryModel {
     pub(super) scalars: KernelLibrary,
+    pub(super) constants: LibraryConstants,
     /// Bytes per second into one core.
     pub(super) core_read: f64,
     /// Seconds per byte from and to the device's memory.
@@ -30,6 +27,7 @@ impl LibraryModel {
         let nominal = accelerator.hbm.read_bandwidth.0;
         Self {
             scalars: *scalars,
+            constants: accelerator.constants.library,
             core_read: scalars.core_read_bytes_per_cycle * accelerator.clock.0,
             read: 1.0 / (nominal * scalars.read_fraction),
             write: 1.0 / (accelerator.hbm.write_bandwidth.0 * scalars.write_fraction),
@@ -68,6 +66,6 @@ impl LibraryModel {
     /// The least time of a row function's work: the latency of reading a row, summing it and writing it. It is zero
     /// wherever [`Self::floor_seconds`] is.
     pub(super) fn row_wait_seconds(&self) -> f64 {
-        if self.waits { ROW_WAIT } else { 0.0 }
+        if self.waits { self.constants.row_wait * 1e-6 } else { 0.0 }
     }
 }

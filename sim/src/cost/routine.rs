@@ -53,18 +53,6 @@ pub enum Routine {
     Grouped(Contraction),
 }
 
-/// Seconds to quantise an input to 8 bits in TensorRT-LLM's linear layer if the chip's library has no figure of the
-/// format: launches of the scale's reduction, the scale and the conversion. Fitted to 1,200 fp8 products on H100
-/// (TensorRT-LLM), whose floor is 12.0 us.
-const QUANTISE: f64 = 10.0e-6;
-/// Bytes that quantising moves per number: both passes read 16 bits and one writes 8, plus 8 for staging the scale.
-/// Fitted to the same products.
-const QUANTISE_BYTES: f64 = 6.0;
-
-/// Traffic of the tokens between those kernels through the device's memory, relative to one crossing each. Fitted to
-/// 600 layers of experts on H100 (TensorRT-LLM).
-const EXPERTS_PASSES: f64 = 1.4;
-
 impl CostModel {
     /// The device time of a routine that runs alone.
     #[must_use]
@@ -85,8 +73,12 @@ impl CostModel {
         let numbers = c.batch * c.m * c.k;
         match (&self.machine.resources_alone().library, c.operand.bytes(), conversion) {
             (Some(library), 1, InputConversion::Quantise) => {
-                let launches = library.scalars.formats.get(c.operand).map_or(QUANTISE, |format| format.convert.0);
-                Seconds(product.0 + launches + numbers as f64 * QUANTISE_BYTES * library.read)
+                let launches = library
+                    .scalars
+                    .formats
+                    .get(c.operand)
+                    .map_or(library.constants.quantise * 1e-6, |format| format.convert.0);
+                Seconds(product.0 + launches + numbers as f64 * library.constants.quantise_bytes * library.read)
             }
             (Some(_), 1, InputConversion::Cast) => product + self.cost_alone(&cast_to_narrow(numbers)).latency,
             _ => product,
@@ -140,7 +132,7 @@ impl CostModel {
         Seconds(
             constants.experts_launch * 1e-6
                 + self.time_of_group(view, library, &[up, down])
-                + EXPERTS_PASSES * between * library.read,
+                + library.constants.experts_passes * between * library.read,
         )
     }
 

@@ -23,13 +23,14 @@ pub struct ConstantDefinition {
     pub limit: bool,
 }
 
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     ("process", include_str!("../../../constants/process.toml")),
     ("area", include_str!("../../../constants/area.toml")),
     ("hbm", include_str!("../../../constants/hbm.toml")),
     ("link", include_str!("../../../constants/link.toml")),
     ("energy", include_str!("../../../constants/energy.toml")),
     ("manufacturing", include_str!("../../../constants/manufacturing.toml")),
+    ("library", include_str!("../../../constants/library.toml")),
     ("package", include_str!("../../../constants/package.toml")),
     ("efficiency", include_str!("../../../constants/efficiency.toml")),
     ("kernel", include_str!("../../../constants/kernel.toml")),

@@ -3,12 +3,14 @@
 
 mod definition;
 mod kernel;
+mod library;
 mod scaling;
 mod system;
 mod values;
 
 pub use definition::{ConstantDefinition, constant_definitions};
 pub use kernel::KernelConstants;
+pub use library::LibraryConstants;
 pub use system::SystemConstants;
 pub use values::{
     AreaConstants, ChipFamily, DieToDie, EfficiencyConstants, EnergyConstants, EnergyPair, EnergyScale,
@@ -47,6 +49,8 @@ pub struct Constants {
     pub efficiency: EfficiencyConstants,
     /// `kernel.toml`: work of kernels.
     pub kernel: KernelConstants,
+    /// `library.toml`: kernels of vendors' libraries.
+    pub library: LibraryConstants,
     /// `system.toml`: the price of the system around the devices.
     pub system: SystemConstants,
     /// The values that differ from the nominal ones, by key.
