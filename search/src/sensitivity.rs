@@ -52,6 +52,21 @@ impl DimensionStep {
         }
     }
 
+    /// Replaces the chip and its evaluation by those at another clock. A combination that is no chip stays none.
+    pub fn set_evaluation(&mut self, other: CombinationChip, evaluation: DesignEvaluation) {
+        match &mut self.fate {
+            SweptOutcome::NoChip(_) => {}
+            SweptOutcome::Outside(_, built) => {
+                **built = other;
+                self.beyond = Some(evaluation);
+            }
+            SweptOutcome::Evaluated(built, own) => {
+                **built = other;
+                **own = evaluation;
+            }
+        }
+    }
+
     /// Adds the price of the system around a device to the chip's figures, if the objective pays for it.
     pub fn count_system(&mut self, aim: &Aim, prepared: &[PreparedJob<'_>]) {
         let (SweptOutcome::Outside(_, built) | SweptOutcome::Evaluated(built, _)) = &mut self.fate else { return };

@@ -7,23 +7,28 @@ use crate::progress;
 use crate::verb::job::count_up_to;
 use crate::verb::job::run::run_path;
 use crate::verb::search::question::SearchQuestion;
-use crate::verb::search::{SearchRequest, models};
+use crate::verb::search::{PlannedModel, SearchRequest, find_slower_clock, models};
 use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
+use rayon::prelude::*;
 use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
     self, DesignExplanation, DimensionStepRow, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign,
+    WITHIN_LIMITS,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
 use results::run::serving::ServingRun;
 use results::store::design::DesignRow;
-use search::design::ReferenceStep;
-use search::planner::PreparedJob;
-use search::sensitivity::{Marginal, marginal_resources, single_steps};
-use search::space::{Chips, Combination, CombinationChip, ListedDimension, Space, combination_of_places};
+use search::design::{DesignEvaluation, ReferenceStep, best_plan};
+use search::planner::{PreparedJob, RankedPlan};
+use search::sensitivity::{DimensionStep, Marginal, marginal_resources, single_steps};
+use search::space::{
+    ChipFigures, Chips, Combination, CombinationChip, ListedDimension, OutsideReason, Space, combination_of_places,
+};
 use search::sweep::Sweep;
 use serving::best::GivenDegrees;
+use sim::hardware::lower_clock;
 use std::path::PathBuf;
 
 /// Explain why a run's design or deployment is the best: its bottleneck, and what its neighbours or alternatives give
@@ -100,18 +105,25 @@ pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Fail
         .ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
     let question = SearchQuestion::load_again(record.asked.clone())?
         .with_clocks_lowered_to(record.lowered_to_w, &SearchRequest::default())?;
+    let asked = record.lowered_to_w.map(|_| SearchQuestion::load_again(record.asked.clone())).transpose()?;
     if question.digest_of_question(record.seed) != record.question {
         let cure = "built-in files that it names have changed; run it again";
         return Err(refused(&format!("answers a question that means something else by now: {cure}")));
     }
     let jobs = models::jobs_of_models(&question);
     let prepared = models::prepare_models(&question, &jobs)?;
+    let asked_jobs = asked.as_ref().map(models::jobs_of_models).unwrap_or_default();
+    let asked_prepared = match &asked {
+        Some(asked) => models::prepare_models(asked, &asked_jobs)?,
+        None => Vec::new(),
+    };
     let references = models::reference_steps(&question)?;
     let found =
         find_combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
     let about = BestDesignContext {
         question: &question,
         prepared: &prepared,
+        asked: asked.as_ref().map(|question| AskedLimits { question, prepared: &asked_prepared }),
         references: &references,
         best,
         combination: found,
@@ -156,11 +168,79 @@ fn find_combination(question: &SearchQuestion, design: &DesignRow) -> Option<u64
     Some(combination_of_places(&dials, &places))
 }
 
+/// A question under the limits that the user asked for.
+struct AskedLimits<'a> {
+    question: &'a SearchQuestion,
+    /// As in [`BestDesignContext`].
+    prepared: &'a [Vec<PreparedJob<'a>>],
+}
+
+impl AskedLimits<'_> {
+    /// The designs one step around a combination, per model. The limit that the search chose suits the best design, and
+    /// other chips have other best clocks: each is taken at its own.
+    fn steps_at_own_clocks(&self, combination: u64) -> Result<Vec<Vec<DimensionStep>>, Failure> {
+        let mut around = steps_around(self.question, self.prepared, combination)?;
+        let count = around.first().map_or(0, Vec::len);
+        let settled: Vec<Option<SettledStep>> =
+            (0..count).into_par_iter().with_max_len(1).map(|at| self.settle_clock(&around, at)).collect();
+        for (at, settled) in settled.into_iter().enumerate() {
+            let Some(SettledStep { built, evaluations }) = settled else { continue };
+            for (steps, evaluation) in around.iter_mut().zip(evaluations) {
+                steps[at].set_evaluation(built.clone(), evaluation);
+            }
+        }
+        Ok(around)
+    }
+
+    /// A step's chip at the clock at which its own plans cost least, with its plans there. `None` if that is its clock,
+    /// if a model has no plan on it, or if it exceeds the limit of power at its lowest clock.
+    fn settle_clock(&self, around: &[Vec<DimensionStep>], at: usize) -> Option<SettledStep> {
+        let built = around.first()?[at].built_chip()?;
+        if around[0][at].exceeds.contains(&OutsideReason::Power) {
+            return None;
+        }
+        let jobs: Vec<&PreparedJob<'_>> =
+            self.prepared.iter().map(|prepared| prepared.get(built.fabric?)).collect::<Option<_>>()?;
+        let models = self.question.all_models().zip(&jobs).zip(around).map(|((of, prepared), steps)| {
+            let ranked: &RankedPlan = steps[at].evaluation_of_step()?.outcome.as_ref().ok()?;
+            Some(PlannedModel { job: prepared.job(&built.chip), ranked, share: self.question.share_of_model(of) })
+        });
+        let slower = find_slower_clock(&self.question.aim, &models.collect::<Option<Vec<_>>>()?)?;
+        let chip = lower_clock(&built.chip, slower.clock);
+        let evaluations = jobs.iter().map(|prepared| best_plan(prepared, &chip)).collect();
+        let figures = ChipFigures { peak_power: slower.power, ..built.figures };
+        Some(SettledStep { built: CombinationChip { chip, figures, fabric: built.fabric }, evaluations })
+    }
+}
+
+/// A step's chip at its own best clock, with the evaluation of each model.
+struct SettledStep {
+    built: CombinationChip,
+    evaluations: Vec<DesignEvaluation>,
+}
+
+/// The designs one step around a combination, per model.
+fn steps_around(
+    question: &SearchQuestion,
+    prepared: &[Vec<PreparedJob<'_>>],
+    combination: u64,
+) -> Result<Vec<Vec<DimensionStep>>, Failure> {
+    let of_model = |prepared: &Vec<PreparedJob<'_>>| {
+        let sweep = Sweep { prepared, space: &question.space, max_step: None };
+        let mut steps = single_steps(&sweep, combination).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+        steps.iter_mut().for_each(|step| step.count_system(&question.aim, prepared));
+        Ok(steps)
+    };
+    prepared.iter().map(of_model).collect()
+}
+
 /// The best design, with the models and the space of its question.
 struct BestDesignContext<'a> {
     question: &'a SearchQuestion,
     /// Per model, the prepared job on each fabric of the space.
     prepared: &'a [Vec<PreparedJob<'a>>],
+    /// The limits that the user asked for, if the search chose a lower limit of power for its chips.
+    asked: Option<AskedLimits<'a>>,
     references: &'a [ReferenceStep],
     best: &'a BestDesign,
     combination: u64,
@@ -180,17 +260,14 @@ impl BestDesignContext<'_> {
             [] => vec![&self.best.step],
             several => several.iter().map(|of| &of.step).collect(),
         };
-        let (mut runs, mut around, mut more) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut runs, mut more) = (Vec::new(), Vec::new());
+        let mut around = steps_around(self.question, self.prepared, self.combination)?;
         for (((of, prepared), reference), step) in
             self.question.all_models().zip(self.prepared).zip(self.references).zip(&records)
         {
             let own = built.fabric.and_then(|fabric| prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
             let share = self.question.share_of_model(of);
             runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step, share, *reference));
-            let mut steps =
-                single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?;
-            steps.iter_mut().for_each(|step| step.count_system(&self.question.aim, prepared));
-            around.push(steps);
             more.push(marginal_resources(own, &of.study.plan.choices, &built.chip).or_other()?);
         }
         if runs.len() != records.len() {
@@ -199,6 +276,24 @@ impl BestDesignContext<'_> {
         let subject = ExplainedDesign { figures: built.figures, aim: self.question.aim, models: runs };
         let no_price = || other("the best design has no price, which its objective needs".into());
         let valued = subject.objective_value().ok_or_else(no_price)?;
+        if let Some(asked) = &self.asked {
+            let own = asked.steps_at_own_clocks(self.combination)?;
+            let row = |around: &[Vec<DimensionStep>], at: usize| {
+                subject.step_row(&around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>())
+            };
+            let gain = |row: Option<DimensionStepRow>| {
+                row.and_then(|row| Some((row.limits == WITHIN_LIMITS, row.change?)))
+                    .unwrap_or((false, f64::NEG_INFINITY))
+            };
+            for at in 0..around.first().map_or(0, Vec::len) {
+                // Plans that are best at another clock may make the search's own limit the better one.
+                if gain(row(&own, at)) > gain(row(&around, at)) {
+                    for (steps, own) in around.iter_mut().zip(&own) {
+                        steps[at].clone_from(&own[at]);
+                    }
+                }
+            }
+        }
         let each = |model: usize, (of, step): (&SearchQuestion, &&StepRecord)| {
             let alone = subject.alone_with_model(model);
             Some(ModelExplanation {

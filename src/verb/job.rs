@@ -64,6 +64,8 @@ pub enum OptimizerName {
     Adam8bit,
     /// Adafactor
     Adafactor,
+    /// Muon: one momentum; its orthogonalisation is not costed
+    Muon,
 }
 
 impl OptimizerName {
@@ -74,6 +76,7 @@ impl OptimizerName {
             Self::Adam => Optimizer::Adam,
             Self::Adam8bit => Optimizer::Adam8bit,
             Self::Adafactor => Optimizer::Adafactor,
+            Self::Muon => Optimizer::Muon,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format};
 use crate::call::Call;
-use crate::failure::{Failure, OrInput, OrOther};
+use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::verb::search::chip_document;
 use clap::ValueEnum;
 use results::text::{ColumnAlign, TextTable, format_area, format_gib, format_significant};
@@ -24,7 +24,7 @@ use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
 /// The kinds that can be listed.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ListedKind {
     /// Models that can be trained
     Models,
@@ -63,11 +63,12 @@ pub struct ListArguments {
     family: bool,
     /// With dimensions: the base chip, built in, a chip file (.toml), or a run directory of `coplace search` for its
     /// found chip
-    #[arg(long, default_value = "tpu_v4")]
-    chip: String,
-    /// With dimensions: the base fabric, built in or a fabric file (.toml)
-    #[arg(long, default_value = "tpu_v4_ici")]
-    fabric: String,
+    /// [default: tpu_v4]
+    #[arg(long)]
+    chip: Option<String>,
+    /// With dimensions: the base fabric, built in or a fabric file (.toml) [default: tpu_v4_ici]
+    #[arg(long)]
+    fabric: Option<String>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -75,6 +76,21 @@ pub struct ListArguments {
 
 /// Runs the verb.
 pub fn run_list(arguments: &ListArguments, call: &Call) -> Result<(), Failure> {
+    let flags = [
+        ("--family", arguments.family, ListedKind::Models, "models"),
+        ("--chip", arguments.chip.is_some(), ListedKind::Dimensions, "dimensions"),
+        ("--fabric", arguments.fabric.is_some(), ListedKind::Dimensions, "dimensions"),
+    ];
+    for (flag, given, of, name) in flags {
+        if given && arguments.what != of {
+            return Err(failure::option_failure(
+                flag,
+                "",
+                format!("is of `coplace list {name}` alone"),
+                "leave it out",
+            ));
+        }
+    }
     let (table, entries) = match arguments.what {
         ListedKind::Models if arguments.family => list_families(),
         ListedKind::Models => list_models()?,
@@ -381,9 +397,10 @@ fn list_constants() -> ListFunction {
 
 /// Lists the fields of a chip and a fabric with their values, and further fields that their files may have.
 fn list_dimensions(arguments: &ListArguments, files: &Files) -> Result<ListFunction, Failure> {
-    let chip = chip_document(&arguments.chip, files)?;
+    let chip = chip_document(arguments.chip.as_deref().unwrap_or("tpu_v4"), files)?;
     let name = chip.build_accelerator().or_input()?.name;
-    let fabric = FabricDocument::load_from(&arguments.fabric, &name, files).or_input()?;
+    let fabric =
+        FabricDocument::load_from(arguments.fabric.as_deref().unwrap_or("tpu_v4_ici"), &name, files).or_input()?;
     let of_fabric = fabric.list_fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
     let given: Vec<(String, FieldValue)> =
         chip.strip_measured(true).list_fields().into_iter().chain(of_fabric).collect();

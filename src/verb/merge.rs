@@ -19,8 +19,9 @@ use std::path::PathBuf;
 #[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
     Every part must be there and complete; the error for a missing one names the option that runs it. The files\n\
     of a merged sweep equal those of the same sweep in one process, byte for byte except for the times in\n\
-    record.json. A merged search has the same best design, front and proof as a search in one process; the sets\n\
-    of evaluated and pruned designs depend on the exchange between parts. Merging again changes nothing.\n\
+    record.json. A merged search has the same best design, front and proof as a search in one process, unless\n\
+    its objective counts energy: parts keep every chip at the highest clock that its limits allow. The sets of\n\
+    evaluated and pruned designs depend on the exchange between parts. Merging again changes nothing.\n\
     JSON: as for coplace sweep or coplace search.")]
 pub struct MergeArguments {
     /// Directories of the parts, in any order
@@ -53,6 +54,12 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
         }
         let print = parts::MergedPrint { format: arguments.format, details: arguments.details };
         return parts::merge_parts(call, &arguments.parts, &arguments.out, print);
+    }
+    let is_out =
+        |part: &&PathBuf| part.canonicalize().ok().zip(arguments.out.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+    if let Some(part) = arguments.parts.iter().find(is_out) {
+        let cure = "give a directory of its own";
+        return Err(failure::option_failure("--out", part.display(), "is one of the parts", cure));
     }
     let parts = SweepParts::open_all(&arguments.parts).or_input()?;
     let question = SearchQuestion::load_again(parts.facts().asked.clone())?.of_one_model(false)?;

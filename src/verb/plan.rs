@@ -120,7 +120,7 @@ pub struct PlanArguments {
     /// recomputed tensors, unless a list restricts them. --layer-split best then takes many times as long
     #[arg(long)]
     everything: bool,
-    /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...` and a line `NAME,x,...` per node, or
+    /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...`, a line `NAME,0,50,...` per node, or
     /// one measurement per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. If links differ, the ranks
     /// of the listed plans are mapped to them
     #[arg(long, value_name = "FILE")]

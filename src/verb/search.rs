@@ -21,6 +21,7 @@ use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
 use crate::written_path::WrittenPath;
 use asked::NamedChoice;
+pub use notes::find_slower_clock;
 use question::SearchQuestion;
 pub use question::chip_document;
 use results::answer::decision::DecisionRecord;
@@ -50,6 +51,8 @@ use std::time::Instant;
 
 /// Default number of draws of uncertain constants.
 const DRAWS: u32 = 256;
+/// Fewest draws, unless there are none.
+const FEWEST_DRAWS: u32 = 16;
 /// Most draws.
 const MOST_DRAWS: u32 = 65_536;
 
@@ -217,8 +220,8 @@ pub struct StudyOverrides {
     /// study's, geomean]
     #[arg(long, value_name = "NAME")]
     over: Option<NamedChoice<MeasureMean>>,
-    /// Stop after this many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the
-    /// program)
+    /// Stop searching after this many seconds, with the best so far and its gap. Explaining and comparing it takes
+    /// seconds to a minute more, which Ctrl-C leaves out; a second Ctrl-C ends the program
     #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     pub time_limit: Option<f64>,
     /// Allowed gap in percent: how much better another design may be than the best found; 0 proves the best
@@ -280,6 +283,11 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
     if arguments.posed.asked.robust && arguments.draws != DRAWS {
         let cure = "--robust has a rule of doubt of its own; leave one of the two out";
         return Err(failure::option_failure("--draws", arguments.draws, cure, ""));
+    }
+    if (1..FEWEST_DRAWS).contains(&arguments.draws) {
+        let limit = "a dimension is settled in nine of ten draws, which so few cannot tell";
+        let cure = format!("draw {FEWEST_DRAWS} or more, or 0 to leave it out");
+        return Err(failure::option_failure("--draws", arguments.draws, limit, cure));
     }
     let start = Instant::now();
     let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
@@ -361,6 +369,8 @@ pub struct RecordContext {
     pub stopped: Option<String>,
     /// The confidence in the choice; `None` if it was not computed.
     pub decision: Option<DecisionRecord>,
+    /// True if draws were asked for and made, though none of the drawn constants moves the choice.
+    pub undecided: bool,
     /// The gap over time, as CSV.
     pub grown: Option<String>,
     /// Start of the whole search.
@@ -383,7 +393,7 @@ pub fn conclude_search(
     about: RecordContext,
     call: &Call,
 ) -> Result<ConcludedSearch, Failure> {
-    let RecordContext { digest, seed, stopped, decision, grown, start, mut times } = about;
+    let RecordContext { digest, seed, stopped, decision, undecided, grown, start, mut times } = about;
     let explaining = Instant::now();
     let mut rows = searched.design_rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     name_bounds(searched, answer, &mut rows)?;
@@ -404,6 +414,10 @@ pub fn conclude_search(
     {
         certificate.why = certificate.why.or_else(|| Some(above.clone()));
         best.notes.push(above);
+    }
+    if let (true, Some(best)) = (undecided, &mut best) {
+        let why = "How sure: no constant that is drawn (coplace list constants) moves this choice.";
+        best.notes.push(why.to_owned());
     }
     let found = FoundFiles { progress: grown, ..found_files(question, answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
@@ -595,6 +609,7 @@ fn best_design(
         plans.clear();
     }
     let mut notes = notes::notes_on_best(question, found.id, &rows[index], answer.is_complete());
+    notes.extend(notes::note_on_smaller(answer, rows));
     if let Some(models) = models_of_design(question, searched, found.id, &chip, evaluation) {
         notes.extend(notes::notes_on_slower_clocks(question, &models));
     }

@@ -15,6 +15,7 @@ use measured::validate::{self, FileReport};
 use results::store::files;
 use results::{figure, report};
 use std::path::{Path, PathBuf};
+use step::SoftwareStack;
 
 /// Predict every row of measured data, and report the errors
 #[derive(clap::Args)]
@@ -141,6 +142,31 @@ fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateO
     if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
         let cure = "give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
         return Err(failure::option_failure("--chips", directory.display(), "is not a directory", cure));
+    }
+    for (flag, directory, like) in
+        [("--stacks", &arguments.stacks, "megatron.toml"), ("--chips", &arguments.chips, "a100_80gb_sxm.toml")]
+    {
+        let Some(directory) = directory else { continue };
+        let files = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let names: Vec<String> = files
+            .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+            .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+            .collect();
+        if names.is_empty() {
+            let cure = format!("give the one that holds files named by what they stand for ({like}, ...)");
+            return Err(failure::option_failure(flag, directory.display(), "has no .toml file", cure));
+        }
+        let known = match flag {
+            "--chips" => sim::hardware::template_names().into_iter().map(str::to_owned).collect(),
+            _ => SoftwareStack::built_in_names(),
+        };
+        if !names.iter().any(|name| known.contains(name)) {
+            tracing::warn!(
+                "{flag} {}: none of its files ({}) has a built-in name, so only rows that name them use them",
+                directory.display(),
+                names.join(", ")
+            );
+        }
     }
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }

@@ -38,6 +38,15 @@ fn a_study_changes_a_constant_and_the_found_chip_keeps_it() {
     let (nominal, larger) = (area(""), area("[constants]\nhbm.phy = 13"));
     // Six PHYs, each 3 mm² larger, and 3 % of the die that no unit covers.
     assert!((larger - nominal - 18.0 / 0.97).abs() < 0.1, "{nominal} {larger}");
+    // The found chip is one for other verbs.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s.toml"), study(one, "[constants]\n\"hbm.phy\" = 13")).unwrap();
+    let call =
+        ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "1024", "--draws", "0", "--out", "kept"];
+    run_coplace_in(dir.path(), &call).expect_result();
+    let job = ["evaluate", "opt-350m", "--chip", "kept", "--devices", "8", "--global-batch", "16"];
+    assert!(run_coplace_in(dir.path(), &job).expect_result().contains("tokens/s"));
+    assert!(run_coplace_in(dir.path(), &["report", "kept"]).expect_result().contains("Written"));
     for (constants, why) in [
         ("[constants]\nhbm.phy = 99", "constants.hbm.phy = 99: must be from 8 to 13"),
         ("[constants]\nhbm.phi = 9", "constants.hbm.phi = 9: no such constant; did you mean `hbm.phy`?"),

@@ -17,6 +17,27 @@ fn names(what: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_flag_of_another_list_is_refused() {
+    for (call, why) in [
+        (&["list", "stacks", "--chip", "h100"][..], "--chip: is of `coplace list dimensions` alone"),
+        (&["list", "models", "--fabric", "tpu_v4_ici"], "--fabric: is of `coplace list dimensions` alone"),
+        (&["list", "studies", "--family"], "--family: is of `coplace list models` alone"),
+    ] {
+        let refused = run_coplace(call).expect_refusal();
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+#[test]
+fn a_directory_of_chips_without_any_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "").unwrap();
+    let rows = concat!(env!("CARGO_MANIFEST_DIR"), "/sim/tests/data/collectives.csv");
+    let refused = run_coplace_in(dir.path(), &["validate", rows, "--chips", "."]).expect_refusal();
+    assert!(refused.contains("--chips .: has no .toml file"), "{refused}");
+}
+
+#[test]
 fn models_are_those_of_phaze_and_llama_3() {
     let models = names("models");
     let phaze =

@@ -99,6 +99,30 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
     assert!(!text.contains("Its neighbours") && !text.contains("no plan of the space is faster"), "{text}");
 }
 
+/// A stopped search has no comparison, but its best design has a value by its own objective.
+#[test]
+fn a_search_that_is_stopped_keeps_its_best_which_is_compared_by_its_objective() {
+    let dir = tempfile::tempdir().unwrap();
+    let call =
+        "search llama3-70b --study tpu --devices 64 --global-batch 256 --objective per-dollar --draws 0 --out run";
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("coplace"));
+    command.current_dir(dir.path()).env_remove("COPLACE_LOG").args(call.split(' '));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let best = told.by_ref().find(|line| line.contains("searching [") && line.contains("best "));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success(), "{best:?}");
+    let rest: Vec<String> = told.collect();
+    assert!(child.wait().unwrap().success() && rest.iter().any(|line| line.contains("Ctrl-C again")), "{rest:?}");
+    let record = crate::search::read_record(&dir.path().join("run"));
+    assert!(record["certificate"]["why"].as_str().unwrap().contains("stopped by Ctrl-C or SIGTERM"), "{record}");
+    let compared = crate::support::run_coplace_in(dir.path(), &["compare", "run", "--format", "json"]).expect_json();
+    let value = compared["entries"][0]["objective_value"].as_f64().unwrap();
+    let design = &record["best"]["design"];
+    let rate = design["throughput_tokens_per_s"].as_f64().unwrap() / 64.0;
+    assert!((value / (rate / design["cost_usd"].as_f64().unwrap()) - 1.0).abs() < 1e-9, "{value}: {design}");
+}
+
 /// The warning beside plans of which each is too likely to need more memory than there is.
 const RISKY: &str = " WARN none of the plans found so far fits with a chance of 90 %\n";
 

@@ -21,7 +21,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     // A limit that the best chip meets changes nothing.
     let (wide, _) = found("wide", &["--max-power", "1000"]);
     assert_eq!(wide["best"]["step"], free["best"]["step"]);
-    let most = format!("{:.0}", 0.7 * power);
+    let most = format!("{:.0}", 0.75 * power);
     let (limited, text) = found("limited", &["--max-power", &most]);
     let (clock, watts) = (number(&limited, "lowered_clock_mhz"), number(&limited, "peak_power_w"));
     assert!(clock < 1050.0 && clock.fract() == 0.0 && watts <= most.parse().unwrap(), "{clock} {watts} {most}");

@@ -74,6 +74,11 @@ fn what_is_wrong_with_a_space_is_named() {
             &["--set", "area.links=3", "--set", "area.links=6"],
             "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
         ),
+        (
+            &["--set", "area.node=n7", "--node", "n5"],
+            "--node n5: area.node is given already (--set area.node=n7); give it once",
+        ),
+        (&["--draws", "1"], "--draws 1: a dimension is settled in nine of ten draws"),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
         (
             &["--objective", "speed"],

@@ -465,6 +465,8 @@ fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     assert_eq!(merged["record"]["best"], whole["best"]);
     let stranger = run_coplace_in(dir.path(), &sweep("d", &["--shard", "1/2"])).expect_json();
     assert_eq!(stranger["part"], "1/2");
+    let into = run_coplace_in(dir.path(), &["merge", "a", "b", "c", "--out", "./a"]).expect_refusal();
+    assert!(into.contains("--out a: is one of the parts"), "{into}");
     let different = merge(&["a", "d"]).expect_refusal();
     assert!(different.contains("a and d hold parts of different sweeps; give the directories of one"), "{different}");
     // The study has changed since: the parts carry their own text of it.

@@ -15,6 +15,7 @@ pub enum Optimizer {
     Momentum,
     /// Adam or AdamW: two states.
     #[default]
+    #[serde(alias = "adamw")]
     Adam,
     /// Adafactor without momentum (Shazeer and Stern 2018). Its row and column of second moments per matrix are not
     /// counted: less than 0.2 % of a state for matrices of 1024 and more.

@@ -332,6 +332,22 @@ impl ComparisonEntry {
         Self { objective_value, note, ..self }
     }
 
+    /// Holds a step's energy at what the makers' limits of all devices let it take, and says so. Modelled energies of
+    /// built chips may be above these limits, which would flatter the found chip.
+    #[must_use]
+    pub fn within_makers_limit(mut self, watts: f64) -> Self {
+        let Some((step, energy)) = self.step_time_s.zip(self.energy_per_step_j) else { return self };
+        if energy > watts * step {
+            let note = format!(
+                "its energy is that at the maker's limit of power; the model has {} more",
+                crate::text::format_percent(energy / (watts * step) - 1.0)
+            );
+            self.energy_per_step_j = Some(watts * step);
+            self.note = Some(self.note.map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
+        }
+        self
+    }
+
     fn value_of_objective(&self, aim: &Aim, devices: f64) -> Option<f64> {
         let step = self.step_time_s?;
         let minimised = match aim.objective.kind() {

@@ -1,6 +1,6 @@
 //! A comparison in a few lines: the designs that were found or given, and the lead over built chips.
 
-use super::comparison::{BaselineStanding, Comparison, ComparisonEntry, processes_note};
+use super::comparison::{BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry, processes_note};
 use crate::text::{TextTable, fold_line, format_area, format_fields, format_percent, format_rate, format_significant};
 use sim::units::SquareMillimeters;
 
@@ -128,10 +128,10 @@ impl Comparison {
             return String::new();
         }
         let on = model.map_or_else(String::new, |model| format!(", {model}"));
-        let what = format!("the found one is, by {}{on}", self.unit());
+        let what = format!("the found one is as good, by {}{on}", self.unit());
         let (above, head) =
             if what.chars().count() > LONGEST_HEAD { (fold_line(&what), "than") } else { (String::new(), &what[..]) };
-        let mut table = TextTable::new([head, "on its links", "both ideal", "as sold", "area", "peak W"])
+        let mut table = TextTable::new([head, "on its links", "both ideal", "as sold", "mm²", "peak W"])
             .keep_columns(&["on its links", "both ideal", "as sold"]);
         for chip in chips {
             let [links, ideal, sold] =
@@ -154,6 +154,20 @@ impl Comparison {
             ]);
         }
         let marked = entries.iter().any(|entry| entry.baseline.is_some() && self.is_open(entry));
-        format!("\n{above}{}{}", table.render(), if marked { self.close_text() } else { "" })
+        let beside = self.family_form_text().unwrap_or_default();
+        format!("\n{above}{}{beside}{}", table.render(), if marked { self.close_text() } else { "" })
+    }
+
+    /// Names the value that stands beside fitted chips, if the found chip is ideal: its value with its family's
+    /// efficiency.
+    fn family_form_text(&self) -> Option<String> {
+        let is_ideal = self.entries.first()?.efficiency == Some(ChipEfficiency::Ideal);
+        let form = self.entries.iter().find_map(|entry| entry.compared_with).filter(|_| is_ideal)?;
+        let value = self.entries.get(form)?.objective_value?;
+        Some(fold_line(&format!(
+            "Chips with fitted efficiency stand beside the found one with its family's: {} {}.",
+            format_rate(value),
+            self.unit()
+        )))
     }
 }

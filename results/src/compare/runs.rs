@@ -7,7 +7,7 @@ use crate::run::search_run::SearchRun;
 use crate::text::format_count;
 use crate::text::{fold_line, format_heading, format_percent};
 use search::design::Aim;
-use search::objective::{MeasureMean, Objective};
+use search::objective::{MeasureMean, Objective, ObjectiveKind};
 use serde::Serialize;
 
 /// The comparison of several runs.
@@ -182,21 +182,28 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
 fn entries_of_one_model(runs: &[SearchRun]) -> (Comparison, Vec<usize>) {
     labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
         (Some(comparison), _) => comparison.entries.clone(),
-        (None, Some(best)) => vec![ComparisonEntry::from_design("best found", &best.design)],
+        // A search that was stopped has no comparison.
+        (None, Some(best)) => {
+            let found = ComparisonEntry::from_design("best found", &best.design);
+            let aim = aim_of_run(run);
+            let is_rate = aim.objective.kind() == ObjectiveKind::Rate;
+            vec![if is_rate { found } else { found.with_objective(&aim, run.record.study.devices as f64) }]
+        }
         (None, None) => no_design_entry(),
     })
+}
+
+/// The objective of a run, with what its energy costs.
+fn aim_of_run(run: &SearchRun) -> Aim {
+    let aim = &run.record.asked.aim;
+    Aim { objective: aim.objective, operation: aim.operation, ..Aim::default() }
 }
 
 /// Returns the entries of each run, its best design first, with notes, and the positions of the best designs. All are
 /// measured by the objective of the first run.
 fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> (Comparison, Vec<usize>) {
-    let aim = |run: &SearchRun| Aim {
-        objective: run.record.asked.aim.objective,
-        operation: run.record.asked.aim.operation,
-        ..Aim::default()
-    };
     let first = runs.first();
-    let of_first = first.map(aim).unwrap_or_default();
+    let of_first = first.map(aim_of_run).unwrap_or_default();
     let (mut entries, mut found) = (Vec::new(), Vec::new());
     for run in runs {
         let mut own = own(run);
@@ -206,7 +213,7 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
         }
         for mut entry in own {
             // Means over several models are by the objective of the first run already.
-            if aim(run) != of_first && entry.times_reference.is_none() {
+            if aim_of_run(run) != of_first && entry.times_reference.is_none() {
                 entry = entry.with_objective(&of_first, run.record.study.devices as f64);
             }
             if runs.len() > 1 {
@@ -263,7 +270,8 @@ pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String>
         parts.push(format!("chips of {other} efficiency, not {one}"));
     }
     if a.objective != b.objective {
-        parts.push(format!("searched for {}", b.objective));
+        let cure = "name that run first to compare by it";
+        parts.push(format!("searched for {}, but compared by {} here ({cure})", b.objective, a.objective));
     }
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }

@@ -13,12 +13,25 @@ use sim::units::{Seconds, SquareMillimeters};
 pub fn page_title(subject: &PageSubject) -> String {
     let model = &subject.names.model;
     match subject.kind {
-        AnsweringVerb::Search => format!("Which chip trains {model} best"),
+        AnsweringVerb::Search => {
+            let others = other_models(subject);
+            let last = others.last().map(|last| format!(" and {last}")).unwrap_or_default();
+            let between: String =
+                others.iter().take(others.len().saturating_sub(1)).map(|model| format!(", {model}")).collect();
+            format!("Which chip trains {model}{between}{last} best")
+        }
         AnsweringVerb::Evaluate => format!("{model} on {} x {}", format_count(subject.devices), subject.names.chip),
         AnsweringVerb::Plan => {
             format!("How to train {model} on {} x {}", format_count(subject.devices), subject.names.chip)
         }
     }
+}
+
+/// The models of a search beside the page's own.
+fn other_models(subject: &PageSubject) -> Vec<&str> {
+    let best = search_record(subject).and_then(|record| record.best.as_ref());
+    let models = best.into_iter().flat_map(|best| &best.models).map(|of| of.model.as_str());
+    models.filter(|model| *model != subject.names.model).collect()
 }
 
 /// Returns the question in words.
@@ -49,14 +62,22 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
             let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
             let limits =
                 if limits.is_empty() { String::new() } else { format!(" Limits of a chip: {}.", limits.join("; ")) };
+            let others = match other_models(subject).as_slice() {
+                [] => String::new(),
+                others => format!(
+                    " The same chip also trains {}: this page shows {}, and the proof is of the mean over all.",
+                    others.join(", "),
+                    names.model
+                ),
+            };
             vec![
                 format!(
-                    "{}{parameters} is trained on {devices} devices joined by {}: {work}.",
+                    "{}{parameters} is trained on {devices} devices joined by {}: {work}.{others}",
                     names.model, study.fabric
                 ),
                 format!(
                     "Of the {} of the study {}, which {which}, and under which plan?{limits}",
-                    record.certificate.space_text(),
+                    record.certificate.space_text(record.lowered_to_w),
                     study.name
                 ),
                 format!("Plans that were considered: {}.", study.plans),
@@ -216,7 +237,7 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
         ("no chips", c.no_chip),
         ("undecided", c.open),
     ];
-    let mut facts = vec![PageFact::new("in the space", c.space_text())];
+    let mut facts = vec![PageFact::new("in the space", c.space_text(record.lowered_to_w))];
     facts.extend(counted.into_iter().map(|(name, n)| PageFact::new(name, format_count(n))));
     if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };

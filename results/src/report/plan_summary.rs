@@ -32,10 +32,11 @@ pub fn plan_summary(answer: &PlannedAnswer) -> String {
         return text + &nothing_fits(why, job_techniques_text(&answer.techniques, None), &answer.assumptions);
     };
     let shares = best.parts_s.iter().map(|(name, time)| (part_name(name).to_owned(), time / best.step_s));
+    let unmapped = if best.mapped_step_s.is_some() { " (with ranks in the order of the devices)" } else { "" };
     let mut lines = vec![
         line("best plan", one_line(&best.plan)),
         line("value", speed_text(best)),
-        line("why", largest_shares_text(shares.collect())),
+        line("why", largest_shares_text(shares.collect()) + unmapped),
         line("memory", memory_line(best, answer.capacity_gib, &answer.stages)),
     ];
     lines.extend(

@@ -56,7 +56,7 @@ pub fn run_report(record: &SearchRecord) -> String {
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
     text.push_str(&format_heading("Proof"));
-    text.push_str(&certificate_text(&record.certificate, study));
+    text.push_str(&certificate_text(&record.certificate, study, record.lowered_to_w));
     if let Some(decision) = &record.decision {
         text.push_str(&format_heading("How sure the choice is"));
         text.push_str(&decision.to_text());
@@ -234,7 +234,7 @@ pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
 
 /// Returns the proof in one sentence, and the counts behind it.
 #[must_use]
-fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
+fn certificate_text(certificate: &Certificate, study: &StudyRecord, lowered_to_w: Option<f64>) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven if c.robust => {
@@ -258,7 +258,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
         },
     };
     let mut pairs = vec![
-        ("in the space", c.space_text()),
+        ("in the space", c.space_text(lowered_to_w)),
         ("evaluated exactly", format_count(c.evaluated)),
         ("rejected by bound", format_count(c.pruned)),
         ("  of these, in boxes", format_count(c.pruned_in_boxes)),
@@ -342,7 +342,7 @@ mod tests {
             gap,
             why: None,
         };
-        super::certificate_text(&certificate, &crate::run::record::example().study)
+        super::certificate_text(&certificate, &crate::run::record::example().study, None)
     }
 
     #[test]

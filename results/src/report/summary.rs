@@ -43,11 +43,13 @@ pub fn best_design_summary(record: &SearchRecord) -> String {
     let facts: Vec<String> = facts.into_iter().flatten().collect();
     let mut pairs = vec![("best chip", design.describe_chip()), ("", facts.join(", "))];
     if best.models.is_empty() {
-        pairs.push(("plan", plan_text(&best.step.plan)));
+        let unasked = record.asked.software.fit.is_some_and(|chance| chance <= NO_MARGIN);
+        let unasked = if unasked { " (no margin is kept; --fit 0.9 keeps one)" } else { "" };
+        pairs.push(("plan", plan_text(&best.step.plan) + unasked));
     }
     pairs.push(("value", objective_text(record, best)));
     pairs.push(("why", why_text(best)));
-    pairs.push(("proof", proof_text(&record.certificate)));
+    pairs.push(("proof", proof_text(&record.certificate, record.lowered_to_w)));
     if let Some(decision) = &record.decision {
         pairs.push(("how sure", decision.summary_text()));
     }
@@ -62,12 +64,17 @@ pub fn best_design_summary(record: &SearchRecord) -> String {
             plan_text(&model.step.plan)
         )));
     }
+    if !best.models.is_empty() {
+        let chip = &record.study.reference_chip;
+        text.push_str(&fold_line(&format!("The reference is {chip} with every peak reached, on the same network.")));
+    }
     let comparisons = record.comparison.iter().map(|comparison| (None, comparison));
     let by_model = best.models.iter().map(|model| (Some(model.model.as_str()), &model.comparison));
     for (model, comparison) in comparisons.chain(by_model) {
         text.push_str(&comparison.against_text(model));
     }
-    for note in &best.notes {
+    // The proof's line has said that note.
+    for note in best.notes.iter().filter(|note| record.certificate.why.as_ref() != Some(*note)) {
         text.push_str(&fold_line(note));
     }
     text
@@ -83,14 +90,21 @@ fn nothing_found(record: &SearchRecord) -> String {
     let why = match (&record.certificate.why, record.certificate.is_without_candidates()) {
         (Some(why), _) => why.clone(),
         (None, true) => "no chip of this space is within the limits".to_owned(),
-        (None, false) => "no design of this space runs the model".to_owned(),
+        (None, false) => match record.asked.aim.max_step_s {
+            Some(most) => format!(
+                "no design of this space runs the model within {} s; the table of designs has the step of each",
+                format_significant(most, 4)
+            ),
+            None => "no design of this space runs the model".to_owned(),
+        },
     };
     fold_line(&format!("Nothing found: {why}.{}", margin_note(record)))
 }
 
 /// Returns the chance that plans must fit with, and the cure, if their predicted peaks may not fill the memory.
 fn margin_note(record: &SearchRecord) -> String {
-    let has_candidates = !record.certificate.is_without_candidates();
+    // With a limit on steps, memory need not be the reason.
+    let has_candidates = !record.certificate.is_without_candidates() && record.asked.aim.max_step_s.is_none();
     record.asked.software.fit.filter(|chance| *chance > NO_MARGIN && has_candidates).map_or_else(String::new, |chance| {
         format!(
             " Plans must fit with a chance of {}, which keeps a margin for errors of predicted peaks: use more devices, \
@@ -129,9 +143,12 @@ fn why_text(best: &BestDesign) -> String {
 }
 
 /// Returns the proof in one sentence.
-fn proof_text(certificate: &Certificate) -> String {
-    let among = format!("of {}", certificate.space_text());
-    let because = certificate.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+fn proof_text(certificate: &Certificate, lowered_to_w: Option<f64>) -> String {
+    let among = format!("of {}", certificate.space_text(lowered_to_w));
+    let because = certificate.why.as_ref().map_or_else(String::new, |why| {
+        let joint = if why.starts_with(char::is_uppercase) { "." } else { ";" };
+        format!("{joint} {}", why.trim_end_matches('.'))
+    });
     let proof = match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => format!("none {among} is better, in this model and under the study's plans"),
         (Proof::Gap, Some(gap)) => format!(

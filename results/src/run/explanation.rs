@@ -16,6 +16,8 @@ use serde::Serialize;
 /// The number of kernels, and of parts of the step, in lists.
 const KERNELS: usize = 8;
 const OVER_AREA: &str = "over_area";
+/// [`DimensionStepRow::limits`] of a chip within all limits.
+pub const WITHIN_LIMITS: &str = "within";
 const OVER_POWER: &str = "over_power";
 
 /// The explanation of the best design of a run.
@@ -317,7 +319,7 @@ impl ExplainedDesign {
         let (limits, refusal) = match &step.fate {
             SweptOutcome::NoChip(why) => ("no_chip", Some(why.clone())),
             SweptOutcome::Outside(why, _) => (limit_name(*why), None),
-            SweptOutcome::Evaluated(..) => ("within", None),
+            SweptOutcome::Evaluated(..) => (WITHIN_LIMITS, None),
         };
         Some(DimensionStepRow {
             dimension: step.key.clone(),
@@ -426,6 +428,9 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     }
     text.push('\n');
     text.push_str(&format_heading("One step along each dimension"));
+    if explained.lowered_to_w.is_some() {
+        text.push_str("Every neighbour is at its own best clock within the limits that were asked for.\n");
+    }
     text.push_str(&steps_table(explained));
     text.push_str(&fields_that_follow_text(explained));
     text.push('\n');

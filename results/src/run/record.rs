@@ -334,12 +334,14 @@ impl Certificate {
     }
 
     /// Returns the number of chips in the space, each HBM capacity a chip of its own, and of those within the limits:
-    /// `180 chips (123 within the limits)`. Chips in boxes that were not opened count as within the limits.
+    /// `180 chips (123 within the limits)`. Chips in boxes that were not opened count as within the limits. A limit of
+    /// power that the search chose itself is named.
     #[must_use]
-    pub fn space_text(&self) -> String {
+    pub fn space_text(&self, lowered_to_w: Option<f64>) -> String {
         let (all, within) = (self.designs.saturating_sub(self.no_chip), self.count_within_limits());
         let boxed = if self.pruned_in_boxes + self.open > 0 { "at most " } else { "" };
-        let limits = format!(" ({boxed}{} within the limits)", format_count(within));
+        let chosen = lowered_to_w.map(|watts| format!(" and the chosen {watts:.0} W")).unwrap_or_default();
+        let limits = format!(" ({boxed}{} within the limits{chosen})", format_count(within));
         format!("{} chips{}", format_count(all), if within < all { limits } else { String::new() })
     }
 

@@ -168,8 +168,10 @@ fn every_design_that_is_best_under_some_draw_is_a_finalist() {
 #[test]
 fn the_robust_choice_costs_less_and_chances_are_right_under_unseen_truths() {
     let effort = DecisionEffort { draws: 32, ..DecisionEffort::default() };
+    // In ten studies the two choices may differ by less than the draws tell.
+    let studies = studies().max(20);
     let (mut nominal, mut robust, mut said, mut seen, mut count) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for seed in 0..studies() {
+    for seed in 0..studies {
         let check = |search: &DesignSearch<'_>, answer: &DesignAnswer, decision: DecisionAnswer| {
             let truths = ConstantDraws::draw_constants(decision.draws.keys.clone(), 3, seed + 1_000);
             let found = answer.designs[answer.best.unwrap()].id;
@@ -200,7 +202,7 @@ fn the_robust_choice_costs_less_and_chances_are_right_under_unseen_truths() {
         "{count} truths: nominal costs {:.2} %, robust {:.2} %; best said {:.1} %, seen {:.1} %",
         found[0], found[1], found[2], found[3]
     );
-    assert!(count > 2.0 * studies() as f64, "{count}");
+    assert!(count > 2.0 * studies as f64, "{count}");
     assert!(robust <= nominal, "robust {robust}, nominal {nominal}");
     assert!((said / count - seen / count).abs() < 0.1, "said {}, seen {}", said / count, seen / count);
 }

@@ -66,6 +66,15 @@ impl Rejection {
     }
 }
 
+/// Relative difference below which a bound on steps is their limit.
+const LIMIT_ROUNDING: f64 = 1e-9;
+
+/// Rounds up to four digits, so that a named time is enough.
+fn round_up_to_four_digits(value: f64) -> f64 {
+    let near = round_to_four_digits(value);
+    if near >= value { near } else { round_to_four_digits(value * (1.0 + 5e-4)) }
+}
+
 impl std::fmt::Display for Rejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -79,16 +88,22 @@ impl std::fmt::Display for Rejection {
                 )
             }
             Self::TooLarge(None) => f.write_str("no plan fits"),
-            Self::TooSlow(bound, most) => {
-                let [bound, most] = [bound, most].map(|time| format_number(round_to_four_digits(time.0)));
-                write!(f, "every plan's step takes at least {bound} s, the limit is {most} s: allow longer steps")
+            Self::TooSlow(bound, limit) => {
+                let most = format_number(round_to_four_digits(limit.0));
+                // A search need not know how far plans are above the limit.
+                if bound.0 > limit.0 * (1.0 + LIMIT_ROUNDING) {
+                    let enough = format_number(round_up_to_four_digits(bound.0));
+                    return write!(f, "every plan's step takes at least {enough} s, the limit is {most} s: allow that");
+                }
+                write!(f, "every plan's step takes longer than the limit of {most} s: allow longer steps")
             }
             Self::MayBeSlow(counted, most) => {
-                let [counted, most] = [counted, most].map(|time| format_number(round_to_four_digits(time.0)));
+                let most = format_number(round_to_four_digits(most.0));
+                let enough = format_number(round_up_to_four_digits(counted.0));
                 write!(
                     f,
-                    "the fastest plan's step may take {counted} s at the bad end of its interval, the limit is {most} \
-                     s: allow longer steps"
+                    "the fastest plan's step may take {enough} s at the bad end of its interval, the limit is {most} \
+                     s: allow that"
                 )
             }
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),

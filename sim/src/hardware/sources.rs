@@ -51,6 +51,10 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
             faults.push(FileFault::new(number.clone(), value, "every figure needs a source", cure));
         }
     }
+    // A changed constant may have a source.
+    if let Some(constants) = file.get("constants") {
+        number_leaves("constants".to_owned(), constants, &mut numbers);
+    }
     for (source, text) in sources {
         if !is_reason_of_absence(file, source) && !numbers.iter().any(|(number, _)| covers(source, number)) {
             faults.push(FileFault::new(

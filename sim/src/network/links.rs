@@ -28,7 +28,7 @@ pub const MOST_UNITS: u32 = 4096;
 pub enum LinksError {
     /// Not a table of either form.
     #[error(
-        "{file}: {why}; give `gb_per_s,NAME,...` and a line `NAME,x,...` per unit, or columns src_idx, dst_idx, bandwidth_mbytes_per_s"
+        "{file}: {why}; give `gb_per_s,NAME,...` and a line `NAME,0,50,...` per unit, or columns src_idx, dst_idx, bandwidth_mbytes_per_s"
     )]
     Malformed {
         /// The file.

@@ -168,6 +168,8 @@ impl StudyOverrides {
             return Err(needs_dollars(flag, value.to_string()));
         }
         if operation.years == 0.0 {
+            let other = flags[1..].iter().find_map(|(flag, value)| Some((flag, (*value)?)));
+            let (flag, value) = other.unwrap_or((flag, value));
             return Err(failure::option_failure(
                 flag,
                 value,
@@ -217,8 +219,21 @@ impl StudyOverrides {
             }
             fixed.push(FixedDimension { flag: format!("--set {text}"), key: key.to_owned(), value: setting });
         }
+        let given = |fixed: &[FixedDimension], key: &str, flag: &str, text: &str| match fixed
+            .iter()
+            .find(|known| known.key == key)
+        {
+            Some(before) if before.value.to_string() != text => {
+                let limit = format!("{key} is given already ({})", before.flag);
+                Err(failure::option_failure(flag, text, limit, "give it once"))
+            }
+            _ => Ok(()),
+        };
         if let Some(node) = &self.node {
-            let (flag, value) = (format!("--node {node}"), FieldValue::Word(name_of_node(node)));
+            let named = name_of_node(node);
+            given(&fixed, "area.node", "--node", &named)?;
+            given(&fixed, "energy.node", "--node", &named)?;
+            let (flag, value) = (format!("--node {node}"), FieldValue::Word(named));
             fixed.extend(["area.node", "energy.node"].map(|key| FixedDimension {
                 flag: flag.clone(),
                 key: key.to_owned(),
@@ -226,6 +241,7 @@ impl StudyOverrides {
             }));
         }
         if let Some(stacks) = self.hbm_stacks {
+            given(&fixed, "hbm_stacks", "--hbm-stacks", &stacks.to_string())?;
             let (flag, value) = (format!("--hbm-stacks {stacks}"), FieldValue::Number(stacks.into()));
             fixed.push(FixedDimension { flag, key: "hbm_stacks".to_owned(), value });
         }

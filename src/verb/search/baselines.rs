@@ -142,6 +142,9 @@ fn entry_of_plan(
     let mut entry = conversion::best_plan_entry(&of.label, job, plan).or_other()?;
     (entry.efficiency, entry.stack) = (Some(of.efficiency), Some(job.stack.name.clone()));
     entry.baseline = of.standing.map(|standing| BaselineChip { chip: of.chip.name.clone(), standing });
+    if let Some(watts) = of.chip.published.tdp.filter(|_| of.standing.is_some()) {
+        entry = entry.within_makers_limit(watts.0 * f64::from(job.devices));
+    }
     Ok(entry.on_fabric(job.fabric, &of.chip.constants).with_objective(&question.aim, f64::from(job.devices)))
 }
 

@@ -19,7 +19,7 @@ use search::space::DesignId;
 use sim::hardware::Accelerator;
 
 /// A design is nearly as good as the best if its value is worse by at most this fraction.
-const NEARLY: f64 = 0.01;
+pub(super) const NEARLY: f64 = 0.01;
 
 /// Returns the job of every model on each fabric of the space.
 pub fn jobs_of_models(question: &SearchQuestion) -> Vec<Vec<Job<'_>>> {

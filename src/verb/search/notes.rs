@@ -1,18 +1,21 @@
 //! Notes for a reader of the best design, beside its figures.
 
 use super::PlannedModel;
+use super::models::NEARLY;
 use super::question::SearchQuestion;
 use results::run::record::Certificate;
 use results::store::design::DesignRow;
 
-use search::objective::Objective;
+use search::design::{Aim, DesignAnswer};
 use search::planner::{Job, PlanSpace, search_plans};
-use search::space::{DesignId, PowerLimit};
+use search::space::{ChipFigures, DesignId, PowerLimit};
 use sim::hardware::{lower_clock, lowest_clock, sustained_power};
 use sim::units::{Hertz, SquareMillimeters, Watts};
 
 /// Below this used fraction, an area counts as unused.
 const USED: f64 = 0.95;
+/// A chip is smaller from this fraction of the best one's area on.
+const SMALLER: f64 = 0.98;
 
 /// Notes on the best design. `complete` is true if all other designs are decided.
 pub(super) fn notes_on_best(question: &SearchQuestion, id: DesignId, row: &DesignRow, complete: bool) -> Vec<String> {
@@ -34,6 +37,23 @@ fn note_on_unused_area(question: &SearchQuestion, row: &DesignRow, complete: boo
         false => "the search stopped before it had decided all larger chips",
     };
     Some(format!("{left:.1} of {:.1} mm² ({:.0} %) are unused: {why}.", most.0, 100.0 * left / most.0))
+}
+
+/// Names the smallest chip of the front that is nearly as good as the best one.
+pub(super) fn note_on_smaller(answer: &DesignAnswer, rows: &[DesignRow]) -> Option<String> {
+    let best = answer.best?;
+    let smaller = answer.smallest_on_front_within(NEARLY).filter(|index| *index != best)?;
+    let worse = answer.value_of_design(smaller) / answer.value_of_design(best) - 1.0;
+    let (own, of_best) = (&rows[smaller], &rows[best]);
+    (own.area_mm2 < SMALLER * of_best.area_mm2).then(|| {
+        format!(
+            "A chip of {:.1} mm² instead of {:.1} is {:.2} % worse: {}.",
+            own.area_mm2,
+            of_best.area_mm2,
+            100.0 * worse,
+            own.describe_chip()
+        )
+    })
 }
 
 fn note_on_lowered_clock(question: &SearchQuestion, id: DesignId, row: &DesignRow) -> Option<String> {
@@ -108,40 +128,42 @@ pub(super) fn note_on_wide_gap(question: &SearchQuestion, certificate: &Certific
 const LEAST_GAIN: f64 = 0.002;
 
 /// A lower clock of a chip at which its plans cost less.
-pub(super) struct SlowerClock {
-    clock: Hertz,
+pub struct SlowerClock {
+    pub clock: Hertz,
     /// Power under the heaviest sustained load at that clock.
     pub power: Watts,
     /// The part of the cost that is saved.
     pub gain: f64,
 }
 
-/// The lower clock at which a chip takes least energy, or is fastest per watt, under the plans of its models, each with
-/// its share among them.
-pub(super) fn find_slower_clock(objective: Objective, models: &[PlannedModel<'_>]) -> Option<SlowerClock> {
+/// The lower clock at which a chip takes least energy, is fastest per watt, or costs least with its energy, under the
+/// plans of its models, each with its share among them.
+pub fn find_slower_clock(aim: &Aim, models: &[PlannedModel<'_>]) -> Option<SlowerClock> {
     /// Clocks from the lowest to the chip's own.
     const STEPS: u32 = 20;
-    if !objective.saves_power() {
+    if !(aim.objective.saves_power() || aim.pays_energy()) {
         return None;
     }
     let own = &models.first()?.job;
+    let system_usd = aim.counted_system_usd(own.fabric, &own.chip.constants);
+    let paid_usd = ChipFigures::of_chip(own.chip).ok()?.with_system(system_usd).paid_usd();
     let power_at = |clock: Hertz| sustained_power(&lower_clock(own.chip, clock)).peak_power();
     let cost_of = |job: &Job<'_>, plan: &PlanSpace, clock: Hertz| {
         let chip = lower_clock(job.chip, clock);
         let answer = search_plans(&Job { chip: &chip, ..*job }, plan, 1).ok()?;
         let found = answer.best.first()?;
-        let energy = objective.minimises_energy();
-        Some(if energy { found.energy.0 } else { found.time.total.0 * power_at(clock).0 })
+        let (seconds, joules) = (found.time.total.0, found.energy.0);
+        if aim.pays_energy() {
+            return Some(aim.cost_of_step(paid_usd?, (seconds, joules), f64::from(job.devices)));
+        }
+        Some(if aim.objective.minimises_energy() { joules } else { seconds * power_at(clock).0 })
     };
     let cost_at = |clock: Hertz| {
         let costs =
             models.iter().map(|of| Some(cost_of(&of.job, &PlanSpace::of_plan(&of.ranked.plan), clock)?.powf(of.share)));
         costs.product::<Option<f64>>()
     };
-    // A chip may run at a part of the clock that it is designed for, lowered or not.
-    let designed = own.chip.lowered.map_or(own.chip.clock, |lowered| lowered.from);
-    let lowest = Hertz(lowest_clock(own.chip).0 * (designed.0 / own.chip.clock.0));
-    let own = own.chip.clock;
+    let (lowest, own) = (lowest_clock(own.chip), own.chip.clock);
     // Lowered clocks are whole numbers of MHz.
     let at = |step: u32| {
         let clock = lowest.0 + (own.0 - lowest.0) * f64::from(step) / f64::from(STEPS);
@@ -160,8 +182,12 @@ pub(super) fn notes_on_slower_clocks(
     question: &SearchQuestion,
     models: &[PlannedModel<'_>],
 ) -> impl Iterator<Item = String> {
-    let energy = question.aim.objective.minimises_energy();
-    let unit = if energy { "energy" } else { "watts per token and second" };
+    let aim = &question.aim;
+    let unit = match (aim.objective.minimises_energy(), aim.pays_energy()) {
+        (true, _) => "energy",
+        (_, true) => "dollars",
+        _ => "watts per token and second",
+    };
     let lowered = question.space.limits().lower_to_w.map(|watts| {
         format!(
             "The clock is a choice here: every chip runs at the highest clock that its limits and {watts:.0} W allow, \
@@ -169,7 +195,7 @@ pub(super) fn notes_on_slower_clocks(
             these clocks."
         )
     });
-    let slower = find_slower_clock(question.aim.objective, models).map(|slower| {
+    let slower = find_slower_clock(aim, models).map(|slower| {
         format!(
             "At {:.0} MHz this chip takes {:.1} % less {unit} under the same plan: every chip is tried at the highest \
             clock that its limits allow, and the proof is of these clocks. Lower clock_mhz or --max-power to go on.",
@@ -196,7 +222,7 @@ fn note_on_reference_clock(question: &SearchQuestion, models: &[PlannedModel<'_>
     });
     Some(format!(
         "At the clock of {}, {:.0} MHz in place of {:.0}, it would take {:.2} times as long under the same plan. A \
-        higher clock costs power, but no area in this model.",
+        higher clock costs power; in this model it costs no area, and lets the network on the die be narrower.",
         question.reference.known_name(),
         clock.0 / 1e6,
         own.chip.clock.0 / 1e6,

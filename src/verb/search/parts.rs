@@ -241,7 +241,8 @@ pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, print: Merg
         let answer = search.merge_parts(&parts.answers).map_err(unfit)?;
         let effort = DecisionEffort { seed, ..DecisionEffort::default() };
         let decision = decide_answer(search, &answer, effort, &|| false);
-        let about = RecordContext { digest, seed, stopped: None, decision, grown: None, start, times };
+        let about =
+            RecordContext { digest, seed, stopped: None, decision, undecided: false, grown: None, start, times };
         let found = conclude_search(&question, searched, &answer, about, call)?;
         write_and_print(call, &claim, print.format, found, |record| match print.details {
             true => report::run_report(record),

@@ -22,10 +22,11 @@ use std::time::Instant;
 /// The ratio of one limit of power to the next lower one. Chosen, with the parts of a rung below, on one study of eight
 /// chips, whose energy per token changes by at most 1.6 % between 274 and 296 W. A smaller ratio takes more searches.
 const RUNG: f64 = 1.15;
-/// Limits in a row that are no better, after which lower ones are not tried.
-const MOST_MISSES: u32 = 2;
+/// Limits in a row that are no better, after which lower ones are not tried: half of the power of the best one, where
+/// chips of other sizes may be the best.
+const MOST_MISSES: u32 = 5;
 /// Times that the best limit is moved to the best clock of its own best chip.
-const MOST_MOVES: u32 = 3;
+const MOST_MOVES: usize = 3;
 
 /// The searches of one call.
 pub(super) struct SearchRound<'a> {
@@ -47,8 +48,17 @@ struct SearchedDesigns {
 /// Power of a best design in W.
 struct BestPower {
     power: f64,
-    /// Its power at the clock at which its own plans cost least, if that is a lower one.
-    slower: Option<f64>,
+    /// Its best clock, if that is a lower one.
+    slower: Option<SlowerBest>,
+}
+
+/// A best design at the lower clock at which its own plans cost least.
+#[derive(Clone, Copy)]
+struct SlowerBest {
+    /// Its power in W.
+    power: f64,
+    /// The part of its value that is saved.
+    gain: f64,
 }
 
 /// An answer and its question, whose chips may run at lower clocks than the call asked for.
@@ -66,6 +76,12 @@ impl AnsweredQuestion {
         let answer = &found.answer;
         let value = answer.best.map_or(f64::INFINITY, |best| answer.value_of_design(best));
         Self { question, found, value, power }
+    }
+
+    /// The value of the best design at its own best clock, if that is a lower one, and its power there in W.
+    fn value_at_best_clock(&self) -> Option<(f64, f64)> {
+        let slower = self.power.as_ref()?.slower?;
+        Some((self.value * (1.0 - slower.gain), slower.power))
     }
 
     /// Power of the best design in W.
@@ -119,14 +135,23 @@ impl SearchRound<'_> {
             .ok()?;
             Some(AnsweredQuestion::new(question, found, power))
         };
+        // A chip that is best under a limit may be better still at a clock of its own, below that limit.
+        let mut slower: Vec<(f64, f64)> = first.value_at_best_clock().into_iter().collect();
         let (mut rung, mut misses, mut best) = (first.best_power(), 0, first);
         while let Some(power) = rung.filter(|_| misses < MOST_MISSES && !self.limit.is_reached()) {
             let Some(found) = search_within(power / RUNG) else { break };
             rung = found.best_power().map(|own| own.min(power / RUNG));
+            slower.extend(found.value_at_best_clock());
             if found.value < best.value {
                 (best, misses) = (found, 0);
             } else {
                 misses += 1;
+            }
+        }
+        slower.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (_, power) in slower.into_iter().take(MOST_MOVES) {
+            if !self.limit.is_reached() {
+                best = search_within(power).filter(|found| found.value < best.value).unwrap_or(best);
             }
         }
         // Half and a quarter of a rung to either side: another chip or plan may be the best there.
@@ -136,8 +161,8 @@ impl SearchRound<'_> {
             best = search_within(power * side).filter(|found| found.value < best.value).unwrap_or(best);
         }
         for _ in 0..MOST_MOVES {
-            let slower = best.power.as_ref().and_then(|power| power.slower);
-            let Some(power) = slower.filter(|_| !self.limit.is_reached()) else { break };
+            let slower = best.value_at_best_clock().filter(|_| !self.limit.is_reached());
+            let Some((_, power)) = slower else { break };
             let Some(found) = search_within(power).filter(|found| found.value < best.value) else { break };
             best = found;
         }
@@ -164,7 +189,9 @@ impl SearchRound<'_> {
         times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
         progress.next_phase("explaining the best chip and comparing it");
         let (digest, start) = (self.digest.to_owned(), *start);
-        let about = RecordContext { digest, seed, stopped, decision, grown: Some(grown.to_csv()), start, times };
+        let undecided = decision.is_none() && effort.draws > 0 && search.robust.is_none() && !limit.is_reached();
+        let grown_csv = Some(grown.to_csv());
+        let about = RecordContext { digest, seed, stopped, decision, undecided, grown: grown_csv, start, times };
         let found = conclude_search(question, searched, answer, about, call)?;
         drop(progress);
         write_and_print(call, self.out, arguments.format, found, |record| match arguments.details {
@@ -228,6 +255,6 @@ fn power_of_best(
     let chip = searched.space.chip_of_design(found.id).ok()?;
     let power = sim::hardware::sustained_power(&chip).peak_power().0;
     let models = models_of_design(question, searched, found.id, &chip, evaluation)?;
-    let slower = notes::find_slower_clock(question.aim.objective, &models);
-    Some(BestPower { power, slower: slower.map(|slower| slower.power.0) })
+    let slower = notes::find_slower_clock(&question.aim, &models);
+    Some(BestPower { power, slower: slower.map(|of| SlowerBest { power: of.power.0, gain: of.gain }) })
 }
