@@ -234,6 +234,23 @@ fn steps_around(
     prepared.iter().map(of_model).collect()
 }
 
+/// Replaces each step by the other one of its place where that is better. Plans that are best at another clock may make
+/// the search's own limit the better one.
+fn keep_better_steps(subject: &ExplainedDesign, around: &mut [Vec<DimensionStep>], others: &[Vec<DimensionStep>]) {
+    let gain = |around: &[Vec<DimensionStep>], at: usize| {
+        let of_models: Vec<&DimensionStep> = around.iter().filter_map(|of| of.get(at)).collect();
+        let row = subject.step_row(&of_models);
+        row.and_then(|row| Some((row.limits == WITHIN_LIMITS, row.change?))).unwrap_or((false, f64::NEG_INFINITY))
+    };
+    for at in 0..around.first().map_or(0, Vec::len) {
+        if gain(others, at) > gain(around, at) {
+            for (steps, other) in around.iter_mut().zip(others) {
+                steps[at].clone_from(&other[at]);
+            }
+        }
+    }
+}
+
 /// The best design, with the models and the space of its question.
 struct BestDesignContext<'a> {
     question: &'a SearchQuestion,
@@ -277,22 +294,7 @@ impl BestDesignContext<'_> {
         let no_price = || other("the best design has no price, which its objective needs".into());
         let valued = subject.objective_value().ok_or_else(no_price)?;
         if let Some(asked) = &self.asked {
-            let own = asked.steps_at_own_clocks(self.combination)?;
-            let row = |around: &[Vec<DimensionStep>], at: usize| {
-                subject.step_row(&around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>())
-            };
-            let gain = |row: Option<DimensionStepRow>| {
-                row.and_then(|row| Some((row.limits == WITHIN_LIMITS, row.change?)))
-                    .unwrap_or((false, f64::NEG_INFINITY))
-            };
-            for at in 0..around.first().map_or(0, Vec::len) {
-                // Plans that are best at another clock may make the search's own limit the better one.
-                if gain(row(&own, at)) > gain(row(&around, at)) {
-                    for (steps, own) in around.iter_mut().zip(&own) {
-                        steps[at].clone_from(&own[at]);
-                    }
-                }
-            }
+            keep_better_steps(&subject, &mut around, &asked.steps_at_own_clocks(self.combination)?);
         }
         let each = |model: usize, (of, step): (&SearchQuestion, &&StepRecord)| {
             let alone = subject.alone_with_model(model);

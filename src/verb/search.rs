@@ -416,8 +416,7 @@ pub fn conclude_search(
         best.notes.push(above);
     }
     if let (true, Some(best)) = (undecided, &mut best) {
-        let why = "How sure: no constant that is drawn (coplace list constants) moves this choice.";
-        best.notes.push(why.to_owned());
+        best.notes.push(notes::UNDECIDED.to_owned());
     }
     let found = FoundFiles { progress: grown, ..found_files(question, answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());

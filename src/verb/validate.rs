@@ -135,40 +135,44 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
 
 /// Returns the options with the directories of chips and stacks. Fails if one is no directory.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
-    if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
-        let cure = "give the one that holds the stacks' files (megatron.toml, ...)";
-        return Err(failure::option_failure("--stacks", directory.display(), "is not a directory", cure));
-    }
-    if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
-        let cure = "give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
-        return Err(failure::option_failure("--chips", directory.display(), "is not a directory", cure));
-    }
-    for (flag, directory, like) in
-        [("--stacks", &arguments.stacks, "megatron.toml"), ("--chips", &arguments.chips, "a100_80gb_sxm.toml")]
-    {
-        let Some(directory) = directory else { continue };
-        let files = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-        let names: Vec<String> = files
-            .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
-            .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-            .collect();
-        if names.is_empty() {
-            let cure = format!("give the one that holds files named by what they stand for ({like}, ...)");
-            return Err(failure::option_failure(flag, directory.display(), "has no .toml file", cure));
-        }
-        let known = match flag {
-            "--chips" => sim::hardware::template_names().into_iter().map(str::to_owned).collect(),
-            _ => SoftwareStack::built_in_names(),
-        };
-        if !names.iter().any(|name| known.contains(name)) {
-            tracing::warn!(
-                "{flag} {}: none of its files ({}) has a built-in name, so only rows that name them use them",
-                directory.display(),
-                names.join(", ")
-            );
-        }
-    }
+    let chips = || sim::hardware::template_names().into_iter().map(str::to_owned).collect();
+    check_directory("--stacks", arguments.stacks.as_deref(), "megatron.toml", SoftwareStack::built_in_names)?;
+    check_directory("--chips", arguments.chips.as_deref(), "a100_80gb_sxm.toml", chips)?;
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
+}
+
+/// Fails if a directory has no file that could stand for one of `known`. Files of other names are warned of.
+fn check_directory(
+    flag: &str,
+    directory: Option<&Path>,
+    like: &str,
+    known: impl FnOnce() -> Vec<String>,
+) -> Result<(), Failure> {
+    let Some(directory) = directory else { return Ok(()) };
+    let refuse = |limit: &str| {
+        let cure = format!("give the one that holds files named by what they stand for ({like}, ...)");
+        Err(failure::option_failure(flag, directory.display(), limit, cure))
+    };
+    if !directory.is_dir() {
+        return refuse("is not a directory");
+    }
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let names: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    if names.is_empty() {
+        return refuse("has no .toml file");
+    }
+    let known = known();
+    if !names.iter().any(|name| known.contains(name)) {
+        tracing::warn!(
+            "{flag} {}: none of its files ({}) has a built-in name, so only rows that name them use them",
+            directory.display(),
+            names.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Prints the errors on held-out rows.

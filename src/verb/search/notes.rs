@@ -12,6 +12,9 @@ use search::space::{ChipFigures, DesignId, PowerLimit};
 use sim::hardware::{lower_clock, lowest_clock, sustained_power};
 use sim::units::{Hertz, SquareMillimeters, Watts};
 
+/// The note on a choice that no draw moves.
+pub(super) const UNDECIDED: &str = "How sure: no constant that is drawn (coplace list constants) moves this choice.";
+
 /// Below this used fraction, an area counts as unused.
 const USED: f64 = 0.95;
 /// A chip is smaller from this fraction of the best one's area on.
@@ -129,6 +132,7 @@ const LEAST_GAIN: f64 = 0.002;
 
 /// A lower clock of a chip at which its plans cost less.
 pub struct SlowerClock {
+    /// The clock.
     pub clock: Hertz,
     /// Power under the heaviest sustained load at that clock.
     pub power: Watts,
