@@ -9,7 +9,7 @@ use results::answer::step::{ExplainedPlan, StepRecord};
 use results::run::conversion::fill_plan;
 use results::store::design::{DesignDimensions, DesignRow};
 use search::design::DesignEvaluation;
-use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
+use search::planner::{Job, NO_MARGIN, PlanSpace, RankedPlan, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::status::SolveStatus;
@@ -103,7 +103,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             precision: stack.precision_of_run(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace { pipeline: Some(vec![asked.pipeline]), ..PlanSpace::default() };
@@ -157,7 +157,7 @@ fn what_fits_nowhere_has_a_shortfall_and_no_result() {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let evaluated =

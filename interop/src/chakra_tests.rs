@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use search::planner::{Job, PlanSpace, search_plans};
+use search::planner::{Job, NO_MARGIN, PlanSpace, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ fn explained(chip: &Accelerator, stack: &str) -> Explanation {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {

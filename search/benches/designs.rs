@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use coplace_search::design::{Aim, DesignSearch, DesignWatch, Workload};
-use coplace_search::planner::{Job, PreparedJob};
+use coplace_search::planner::{Job, NO_MARGIN, PreparedJob};
 use coplace_search::runner::CandidateOutcome;
 use coplace_search::space::{Chips, Space};
 use coplace_search::study::Study;
@@ -59,7 +59,7 @@ fn main() {
             precision: Precision::default(),
             optimizer: study.plan.optimizer,
             headroom: sim::units::Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         };
         let start = Instant::now();

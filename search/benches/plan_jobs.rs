@@ -5,7 +5,7 @@
 //! seconds of all threads, the wall seconds and the fastest plan's step, and finally the worst.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use coplace_search::planner::{Job, PlanAnswer, PlanSpace, Splits, search_plans};
+use coplace_search::planner::{Job, NO_MARGIN, PlanAnswer, PlanSpace, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::units::Bytes;
@@ -106,7 +106,7 @@ fn main() {
             precision: stack.precision_of_run(asked),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         };
         let (answer, cpu, clock) = timed(&job, &PlanSpace::default());

@@ -8,7 +8,7 @@
 //! threads: first the default space, then that of `plan --everything` (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use coplace_search::planner::{Job, PlanSpace, default_policies, search_plans};
+use coplace_search::planner::{Job, NO_MARGIN, PlanSpace, default_policies, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, PipelineSchedule};
@@ -55,7 +55,7 @@ fn main() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let schedules = PlanSpace::full(&job, &PlanSpace::default(), default_policies()).schedules;

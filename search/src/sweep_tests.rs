@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::design::{Aim, DesignSearch, DesignWatch, Workload};
-use crate::planner::{Job, PlanSpace};
+use crate::planner::{Job, NO_MARGIN, PlanSpace};
 use crate::runner::CandidateOutcome;
 use crate::shard::Shard;
 use crate::space::{ChipLimits, Grid, PhazeGrid, combination_of_places, places_of_combination};
@@ -53,7 +53,7 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
         precision: Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let plans = PlanSpace {

@@ -9,7 +9,6 @@ use crate::verb::plan::{self, describe_job, draw_memory};
 use crate::written_path::WrittenPath;
 use interop::chakra;
 use results::answer::evaluation::EvaluateAnswer;
-use results::answer::evidence::{fit_probability, memory_margin};
 use results::answer::step::ExplainedPlan;
 use results::emit::trace;
 use results::page::PageRoofline;
@@ -17,7 +16,7 @@ use results::report;
 use results::report::KernelDetailLevel;
 use results::store::files;
 use search::ask::Question;
-use search::planner::{Job, PlanAnswer, PlanWatch, USUAL_FIT, search_documented};
+use search::planner::{Job, NO_MARGIN, PlanAnswer, PlanWatch, USUAL_FIT, search_documented};
 use sim::files::carried::Files;
 use std::path::Path;
 use step::TrainingPlan;
@@ -75,7 +74,7 @@ impl EvaluateArguments {
     }
 }
 
-/// Finds the fastest plan of a question whose parts are loaded. Fails if no plan leaves the requested headroom.
+/// Finds the fastest plan of a question whose parts are loaded.
 fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
@@ -94,41 +93,21 @@ fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
         return Err(failure::input_failure(refusal));
     }
-    plan::unmet_budget(question, &job, &found)?;
     Ok(found)
 }
 
 /// Finds the fastest plan as [`find_plan`], but among plans whose peak fits with the usual chance of `plan`, if there
-/// is one. A single plan that is asked for is taken as it is.
+/// is one. If there is none, the answer says how likely its plan fits.
 fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
-    /// Searches until the margin is that of the plan that is found; each has a larger margin.
-    const MOST_SEARCHES: u32 = 8;
-    let (free, techniques) = (loaded.headroom(), loaded.techniques().clone());
-    let mut found = find_plan(question, loaded, call)?;
-    let mut kept = (free, loaded.techniques().clone());
-    for _ in 0..MOST_SEARCHES {
-        let job = loaded.planner_job(question);
-        let risky = found
-            .best
-            .first()
-            .filter(|_| found.plans > 1)
-            .filter(|ranked| fit_probability(&job, ranked).is_some_and(|chance| chance < USUAL_FIT));
-        let margin = risky.and_then(|ranked| memory_margin(&job, ranked, USUAL_FIT));
-        let Some(margin) = margin.filter(|margin| *margin > job.headroom) else { break };
-        loaded.leave_free(margin, techniques.clone());
-        match find_plan(question, loaded, call) {
-            Ok(safer) if !safer.best.is_empty() => {
-                (found, kept) = (safer, (loaded.headroom(), loaded.techniques().clone()));
-            }
-            // No plan is safer: the answer says how likely this one fits.
-            _ => break,
-        }
+    let techniques = loaded.techniques().clone();
+    loaded.ask_fit(USUAL_FIT, techniques.clone());
+    let safe = find_plan(question, loaded, call)?;
+    if !safe.best.is_empty() {
+        return Ok(safe);
     }
-    // The margin counts as memory that plans may use.
-    let (margin, techniques) = (kept.0.saturating_sub(free), kept.1);
-    found.best.iter_mut().for_each(|ranked| ranked.memory.capacity += margin);
-    loaded.leave_free(free, techniques);
-    loaded.set_headroom(free);
+    loaded.ask_fit(NO_MARGIN, techniques);
+    let found = find_plan(question, loaded, call)?;
+    plan::unmet_budget(question, &loaded.planner_job(question), &found)?;
     Ok(found)
 }
 

@@ -20,7 +20,7 @@ use crate::numbers::{real_number, token_count_in, whole_number_in};
 use clap::ValueEnum;
 use results::run::record::RECORD;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
-use search::planner::{Job, PlanAnswer};
+use search::planner::{Job, NO_MARGIN, PlanAnswer};
 use sim::files::carried::Files;
 use sim::files::{FaultParts, StructuredError};
 use sim::hardware::{Accelerator, ChipTemplate, list_broken_rules};
@@ -228,6 +228,8 @@ pub struct LoadedJob {
     fabric: Fabric,
     precision: Precision,
     headroom: Bytes,
+    /// See [`Job::fit`].
+    fit: f64,
     techniques: Techniques,
 }
 
@@ -541,7 +543,8 @@ impl LoadedJob {
         let precision = stack.precision_with_formats(asked, &software.kept, software.optimizer).or_input()?;
         let headroom = parse_headroom(software.headroom_gib, &chip, &stack)?;
         let techniques = techniques_of(question, &model, &chip, &stack)?;
-        Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, techniques })
+        let fit = software.fit.unwrap_or(NO_MARGIN);
+        Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, fit, techniques })
     }
 
     /// The techniques as asked, or as settled once [`LoadedJob::settle_offload`] has run.
@@ -549,21 +552,11 @@ impl LoadedJob {
         &self.techniques
     }
 
-    /// Leaves at least `free` bytes of every device's memory free, and goes back to `techniques` as they were before
+    /// Asks that plans fit with a chance ([`Job::fit`]), and goes back to `techniques` as they were before
     /// [`LoadedJob::settle_offload`].
-    pub fn leave_free(&mut self, free: Bytes, techniques: Techniques) {
-        self.headroom = self.headroom.max(free);
+    pub fn ask_fit(&mut self, chance: f64, techniques: Techniques) {
+        self.fit = chance;
         self.techniques = techniques;
-    }
-
-    /// The bytes of every device's memory that plans leave free.
-    pub fn headroom(&self) -> Bytes {
-        self.headroom
-    }
-
-    /// Leaves exactly `free` bytes of every device's memory free, whatever the headroom was before.
-    pub fn set_headroom(&mut self, free: Bytes) {
-        self.headroom = free;
     }
 
     /// Settles the offloaded fraction of the activations if a technique leaves it open. Chooses the fraction whose
@@ -607,7 +600,7 @@ impl LoadedJob {
             precision: self.precision,
             optimizer: question.software.optimizer,
             headroom: self.headroom,
-            peak_factor: 1.0,
+            fit: self.fit,
             techniques: &self.techniques,
         }
     }

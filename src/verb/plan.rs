@@ -15,7 +15,6 @@ use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArgu
 use crate::verb::stop;
 use crate::written_path::WrittenPath;
 use clap::ValueEnum;
-use fit::FitSearch;
 pub(in crate::verb) use fit::parse_fit;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
@@ -27,8 +26,8 @@ use results::{figure, report};
 use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
-    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, USUAL_FIT, default_policies, map_plans, neighbours,
-    search_documented,
+    Job, MapRanks, NO_MARGIN, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, USUAL_FIT, add_discouraged,
+    default_policies, map_plans, neighbours, search_documented,
 };
 use search::rank_mapping::RankMapping;
 use sim::files::carried::Files;
@@ -185,29 +184,26 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
         // The mapping chooses the order of the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
-    let techniques = loaded.techniques().clone();
     let settled = search_with_fractions(call, arguments, &question, &mut loaded, &asked, &limit)?;
     let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
-    let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
+    let (space, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     check_space(&asked, &space, &job, cluster)?;
     if arguments.emit == Some(EmitTarget::Piper) {
         return write_piper_instance(arguments, &question, &job, call);
     }
     let progress = ProgressDisplay::begin_phase(call, "searching plans");
-    if let Some(settled) = &settled {
-        unmet_budget(&question, &job, settled)?;
+    let searched = |job: &Job<'_>| search_space(arguments, job, &space, &limit, &progress);
+    let mut answer = settled.map_or_else(|| searched(&job), Ok)?;
+    let mut refused = None;
+    if answer.best.is_empty() && answer.stopped.is_none() {
+        let (without, reason) = explain_empty_list(&question, &job, answer, searched)?;
+        (answer, refused) = (without, reason);
     }
-    let (arguments, question, asked, limit) = (arguments, &question, &asked, &limit);
-    let fits = FitSearch { call, arguments, question, asked, techniques, limit, progress: &progress };
-    let (mut answer, refused) = match settled {
-        Some(settled) => fits.keep_margin(&mut loaded, settled, None)?,
-        None => fits.search_with_margin(&mut loaded, &space)?,
-    };
     if arguments.emit.is_none() {
-        fits.add_discouraged(&loaded, &mut answer)?;
+        let teller = PlanSearchReporter::new(&progress);
+        let watch = PlanWatch { stop: &|| limit.is_reached(), told: &|now| teller.report_progress(now) };
+        add_discouraged(&job, &space, &mut answer, watch).or_input()?;
     }
-    let (job, cluster) = (loaded.planner_job(question), &loaded.cluster);
-    let (_, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, asked);
     let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
     // If every plan is refused, a rule of the model or the fabric is violated. If no plan fits the chip, that is a
     // result.
@@ -224,10 +220,10 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best_plan(call, question, framework, &job, &answer, &mappings)
+            write_best_plan(call, &question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let (mut record, written) = list_plans(arguments, question, limit, &job, &around, &answer, stopped)?;
+            let (mut record, written) = list_plans(arguments, &question, &limit, &job, &around, &answer, stopped)?;
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
@@ -235,6 +231,21 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             answer::write_answer_with_files(call, arguments.format, &record, written, words)
         }
     }
+}
+
+/// Explains why no plan fits with the asked chance, from a search without a margin: the answer of the two that shows it,
+/// and the reason. Without a reason, no plan fits in any case. Fails if the requested headroom is the reason.
+fn explain_empty_list(
+    question: &Question,
+    job: &Job<'_>,
+    answer: PlanAnswer,
+    search: impl Fn(&Job<'_>) -> Result<PlanAnswer, Failure>,
+) -> Result<(PlanAnswer, Option<String>), Failure> {
+    let without = Job { fit: NO_MARGIN, ..*job };
+    let found = if job.fit > NO_MARGIN { search(&without)? } else { answer.clone() };
+    unmet_budget(question, &without, &found)?;
+    let reason = fit::refusal_of_margin(&without, &found, job.fit);
+    Ok((if reason.is_some() { answer } else { found }, reason))
 }
 
 /// Fails if a requested value is in no plan, or if there is no plan. Warns of schedules that no plan runs.
@@ -411,13 +422,9 @@ fn list_plans(
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = PlannedAnswer::from_answer(job, question.model(), answer, &around.unwrap_or_default());
-    // The margin that --fit adds to the headroom counts as memory that plans may use.
-    let [margin, asked_free] = [job.headroom.gib(), question.software.headroom_gib];
-    record.headroom_gib = asked_free;
-    record.capacity_gib = record.capacity_gib.map(|capacity| capacity + margin - asked_free);
     record.robust = arguments.robust;
     if first.is_some() && !arguments.robust {
-        let families = families::fastest_of_families(job, asked, &answer.best, question.software.fit, limit)?;
+        let families = families::fastest_of_families(job, asked, &answer.best, limit)?;
         record.with_families(job, &families);
     }
     record.whole_training = arguments.tokens.and_then(|tokens| {

@@ -13,7 +13,7 @@ use results::run::search_run::{RunError, SearchRun};
 use results::run::serving::ServingRun;
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
-use search::planner::{Job, NO_MARGIN, find_peak_factor};
+use search::planner::{Job, NO_MARGIN};
 use serde::Serialize;
 use sim::files::carried::Files;
 use sim::hardware::ChipTemplate;
@@ -108,12 +108,10 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
                 precision: plan.precision,
                 optimizer: plan.optimizer,
                 headroom: asked.map_or(Bytes::ZERO, |software| Bytes::from_gib(software.headroom_gib)),
-                peak_factor: 1.0,
+                // Its neighbours keep the margin that it keeps.
+                fit: asked.and_then(|software| software.fit).unwrap_or(NO_MARGIN),
                 techniques: &plan.techniques,
             };
-            // Its neighbours keep the margin that it keeps.
-            let chance = asked.and_then(|software| software.fit).unwrap_or(NO_MARGIN);
-            let job = Job { peak_factor: find_peak_factor(&job, &PlanSpace::of_plan(plan), chance), ..job };
             let played = progress::run_with_progress(call, "replaying the step", || PlanReplay::new(&job, found));
             played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, because {why}"))).ok()
         }

@@ -150,7 +150,7 @@ fn check_directory(
 ) -> Result<(), Failure> {
     let Some(directory) = directory else { return Ok(()) };
     let refuse = |limit: &str| {
-        let cure = format!("give the one that holds files named by what they stand for ({like}, ...)");
+        let cure = format!("give the one whose files are named by what they stand for ({like}, ...)");
         Err(failure::option_failure(flag, directory.display(), limit, cure))
     };
     if !directory.is_dir() {

@@ -215,7 +215,7 @@ mod tests {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: search::planner::NO_MARGIN,
             techniques: workloads::Techniques::none(),
         })
     }

@@ -1,5 +1,6 @@
 //! The facts on which a prediction rests: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
+use super::ResidualTable;
 use super::mechanism::{Mechanism, mechanisms_of_plan};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -48,14 +49,33 @@ impl PredictionFacts {
         model: &Model,
         plan: &TrainingPlan,
     ) -> Self {
+        let chips = u32::try_from(plan.layout.device_count()).unwrap_or(u32::MAX);
+        let mechanisms = mechanisms_of_plan(model, plan, stack, fabric.fast_domain_devices());
+        Self { mechanisms, ..Self::of_cluster(chip, fabric, stack, chips) }
+    }
+
+    /// The facts of a cluster of `chips` chips, without the mechanisms of a plan.
+    #[must_use]
+    pub fn of_cluster(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, chips: u32) -> Self {
         Self {
             chip: NamedKind { name: chip.known_name().to_owned(), kind: chip_kind(chip).to_owned() },
             fabric: NamedKind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
             stack: NamedKind { name: stack.name.clone(), kind: stack_kind(stack) },
-            mechanisms: mechanisms_of_plan(model, plan, stack, fabric.fast_domain_devices()),
-            chips: u32::try_from(plan.layout.device_count()).unwrap_or(u32::MAX),
+            mechanisms: BTreeSet::new(),
+            chips,
             own_runs: stack.runs.clone(),
         }
+    }
+
+    /// Returns the same facts without the chip's name if no run, carried or own, has a chip of that name. The errors
+    /// of all such chips of a kind are alike.
+    #[must_use]
+    pub fn without_unmeasured_chip(mut self) -> Self {
+        let is_own = self.own_runs.iter().any(|run| run.chip == self.chip.name);
+        if !is_own && !ResidualTable::read_carried().has_chip(&self.chip.name) {
+            self.chip.name.clear();
+        }
+        self
     }
 }
 

@@ -112,6 +112,11 @@ impl ResidualTable {
         Ok(Self { rows })
     }
 
+    /// Returns whether a run was measured on a chip of this name.
+    pub(super) fn has_chip(&self, name: &str) -> bool {
+        self.rows.values().flatten().any(|row| row.facts.chip.name == name)
+    }
+
     pub(super) fn rows_of(&self, quantity: PredictedQuantity) -> impl Iterator<Item = &ResidualRow> {
         self.rows.get(&quantity).into_iter().flatten()
     }

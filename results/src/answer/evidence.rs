@@ -170,19 +170,6 @@ pub fn fit_probability(job: &Job<'_>, ranked: &RankedPlan) -> Option<f64> {
     ResidualTable::read_carried().probability_within(PredictedQuantity::Peak, &facts, have.as_f64() / need.as_f64())
 }
 
-/// Returns the device memory to keep free so that the real peaks of plans like this one fit with `probability`. `None`
-/// if nothing is known.
-#[must_use]
-pub fn memory_margin(job: &Job<'_>, ranked: &RankedPlan, probability: f64) -> Option<Bytes> {
-    /// Keeps rounding from moving a plan that fits exactly below the probability.
-    const ROUNDING: f64 = 1.0 + 1e-9;
-    let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
-    let factor = ResidualTable::read_carried().factor_at(PredictedQuantity::Peak, &facts, probability)?;
-    let [_, have] = need_and_have(job, ranked);
-    let usable = Bytes((have.as_f64() / (factor * ROUNDING)).floor() as u64);
-    Some(have.saturating_sub(usable))
-}
-
 /// Returns a lower bound of the step in seconds: the necessary matrix products on all devices at their peak. `None` if
 /// the job has techniques, which may omit some products, or if the chip has no peak for the type.
 fn least_step_time(job: &Job<'_>) -> Option<f64> {

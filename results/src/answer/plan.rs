@@ -293,7 +293,7 @@ impl PlannedAnswer {
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             headroom_gib: job.headroom.gib(),
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
-            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour_row(job, n, b)).collect()),
+            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour_row(n, b)).collect()),
             mapping: None,
             why: reason_without_plan(job, answer),
         }
@@ -430,7 +430,7 @@ pub fn stage_row(memory: &StageMemory) -> StageRow {
 }
 
 /// Returns a plan that differs from the best plan in a single decision, as a row.
-pub(crate) fn neighbour_row(job: &Job<'_>, neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
+pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
         NeighbourOutcome::Runs { step, grew } => {
             let slower = step.0 / best.time.total.0 - 1.0;
@@ -448,17 +448,17 @@ pub(crate) fn neighbour_row(job: &Job<'_>, neighbour: &Neighbour, best: &RankedP
             };
             (Some(step.0), why)
         }
-        NeighbourOutcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => {
+        NeighbourOutcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _), .. } => {
             (None, why.to_string())
         }
-        NeighbourOutcome::OverCapacity { why, grew: (class, more) } => {
+        NeighbourOutcome::OverCapacity { why, grew: (class, more), free } => {
             let (need, have) = (why.need.gib(), why.have.gib());
             (
                 None,
                 format!(
                     "stage {} needs {need:.2} GiB of {have:.2} GiB{}: {class} grow by {:.2} GiB",
                     why.stage,
-                    describe_free_memory(job),
+                    describe_free_memory(*free),
                     more.gib()
                 ),
             )
@@ -469,9 +469,8 @@ pub(crate) fn neighbour_row(job: &Job<'_>, neighbour: &Neighbour, best: &RankedP
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
 }
 
-/// Says why plans may use less than the memory of a device. Empty if they may use all that the stack leaves.
-fn describe_free_memory(job: &Job<'_>) -> String {
-    let free = job.headroom + job.fit_margin();
+/// Says why a plan may use less than the memory of a device. Empty if it may use all that the stack leaves.
+fn describe_free_memory(free: Bytes) -> String {
     if free == Bytes::ZERO {
         return String::new();
     }

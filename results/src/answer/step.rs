@@ -336,7 +336,7 @@ impl StepRecord {
             time_shares: why.parts.iter().map(share).collect(),
             stages: stage_rows(job, ranked),
             timeline: timeline::timeline_rows(&explained.timeline),
-            capacity_gib: (ranked.memory.capacity + job.fit_margin()).gib(),
+            capacity_gib: ranked.memory.capacity.gib(),
             host_capacity_gib: ranked.memory.host_capacity.gib(),
             slowest_stage: why.slowest_stage,
             passes: why.passes.iter().map(|pass| pass_record(pass, job.chip)).collect(),
@@ -407,7 +407,7 @@ pub(crate) fn example_record() -> StepRecord {
         precision: workloads::footprint::Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: search::planner::NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use search::planner::{Job, PlanSpace, search_plans};
+use search::planner::{Job, NO_MARGIN, PlanSpace, search_plans};
 use sim::network::Fabric;
 use step::SoftwareStack;
 use workloads::Model;
@@ -23,7 +23,7 @@ pub(crate) fn explained(chip: &Accelerator, stack: &str) -> ExplainedPlan {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: sim::units::Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {

@@ -149,7 +149,7 @@ impl PlanReplay {
             shares: why.parts.iter().map(share).collect(),
             roofline: PageRoofline::new(job, &why),
             timeline: StepTimeline::new(&job.plan_timeline(&ranked.plan)?),
-            decisions: around.iter().map(|n| neighbour_row(job, n, ranked)).collect(),
+            decisions: around.iter().map(|n| neighbour_row(n, ranked)).collect(),
         })
     }
 }

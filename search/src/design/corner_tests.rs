@@ -3,7 +3,7 @@
 use super::bounds::BoundDepth;
 use super::*;
 use crate::objective::PaidHardware;
-use crate::planner::{Job, PlanSpace, Splits};
+use crate::planner::{Job, NO_MARGIN, PlanSpace, Splits};
 use crate::space::{ChipLimits, Chips, EfficiencyChoice, Enclosed, Grid, SingleCombination};
 use crate::study::Study;
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let prepared: Vec<PreparedJob<'_>> =

@@ -3,7 +3,7 @@
 use super::decision::{DecisionAnswer, DecisionEffort, decide_under_draws};
 use super::draws::ConstantDraws;
 use super::*;
-use crate::planner::{Job, PlanSpace, Splits};
+use crate::planner::{Job, NO_MARGIN, PlanSpace, Splits};
 use crate::random::SeededRandom;
 use crate::runner::Verdict;
 use crate::space::{ChipLimits, Chips, EfficiencyChoice, Grid};
@@ -93,7 +93,7 @@ impl SmallStudy {
             precision: stack.precision_of_run(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         };
         let prepared = [PreparedJob::new(job, &plans).unwrap()];

@@ -2,7 +2,7 @@
 use super::*;
 use crate::objective::{PaidHardware, Term};
 use crate::pareto::{Front, FrontCosts, FrontPoint};
-use crate::planner::{Job, PlanSpace, Splits};
+use crate::planner::{Job, NO_MARGIN, PlanSpace, Splits};
 use crate::runner::Exclusion;
 use crate::shard::Shard;
 use crate::space::{ChipLimits, Grid, SingleCombination};
@@ -199,7 +199,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let on_all = |fabrics, model| {
@@ -403,7 +403,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let prepared = [PreparedJob::new(job, &study.plan.choices).unwrap()];
@@ -474,7 +474,7 @@ fn that_nothing_fits_is_known_from_few_chips() {
         precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let prepared: Vec<PreparedJob<'_>> =

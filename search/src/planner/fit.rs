@@ -1,42 +1,126 @@
-//! The margin that keeps plans within a device's memory although predicted peaks have errors.
+//! The margin that keeps a plan within a device's memory although its predicted peak has an error.
 
-use super::{Job, PlanSpace};
+use super::Job;
 use measured::evidence::{Mechanism, PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan};
+use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
-use step::MixKind;
+use std::sync::OnceLock;
+use step::TrainingPlan;
+use workloads::{ActivationPolicy, Layout, StagePolicies};
 
 /// The chance that a plan's peak fits, unless the user asks for another.
 pub const USUAL_FIT: f64 = 0.9;
 /// At or below this chance the predicted peak must fit, and no margin is kept.
 pub const NO_MARGIN: f64 = 0.5;
 
-/// Returns the [`Job::peak_factor`] with which every plan of a space fits the job's chip with a chance of at least
-/// `chance`: the largest among the plans, whose errors depend on their mechanisms. 1 at a chance of [`NO_MARGIN`] or
-/// less, and if nothing is known about the errors. One kind stands for all plans whose policies differ between stages
-/// or tensors.
-#[must_use]
-pub fn find_peak_factor(job: &Job<'_>, space: &PlanSpace, chance: f64) -> f64 {
-    if chance <= NO_MARGIN {
-        return 1.0;
-    }
-    let (table, plans) = (ResidualTable::read_carried(), space.plans(job));
-    let Some(first) = plans.first() else { return 1.0 };
-    let domain = job.fabric.fast_domain_devices();
-    let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, first);
-    let named: BTreeSet<BTreeSet<Mechanism>> =
-        plans.iter().map(|plan| mechanisms_of_plan(job.model, plan, job.stack, domain)).collect();
-    let kinds = named.iter().flat_map(|kind| [Some(kind.clone()), mixed_kind(kind, space)]).flatten();
-    let kinds: BTreeSet<BTreeSet<Mechanism>> = kinds.collect();
-    let factor = |mechanisms: BTreeSet<Mechanism>| {
-        let facts = PredictionFacts { mechanisms, ..facts.clone() };
-        table.factor_at(PredictedQuantity::Peak, &facts, chance)
-    };
-    kinds.into_iter().filter_map(factor).fold(1.0, f64::max)
+/// The mechanisms of each kind of policy.
+const POLICY_KINDS: [&[Mechanism]; 6] = [
+    &[Mechanism::KeepAll],
+    &[Mechanism::RecomputeSelective],
+    &[Mechanism::RecomputeFull],
+    &[Mechanism::RecomputeByTensor],
+    &[Mechanism::RecomputeByTensor, Mechanism::Offload],
+    &[Mechanism::RecomputeByTensor, Mechanism::Offload, Mechanism::OffloadToNvme],
+];
+/// The index of plans with a treatment for each stage or tensor, after those of [`POLICY_KINDS`].
+const MIXED: usize = POLICY_KINDS.len();
+/// Numbers of kinds of policies, of layouts and of schedules.
+const KINDS: [usize; 3] = [MIXED + 1, 1 << 8, 7];
+
+/// The factors on predicted peaks with which plans of a job fit its chip with a chance of at least [`Job::fit`]. A
+/// factor depends on the plan's mechanisms. A plan with a treatment for each stage or tensor has the largest factor of
+/// all policies, so that the treatments can be chosen within a known memory.
+#[derive(Debug)]
+pub(crate) struct PeakFactors {
+    /// The facts of every plan but for its mechanisms.
+    facts: PredictionFacts,
+    chance: f64,
+    /// By kind of plan, once computed. Empty if no margin is kept.
+    known: Box<[OnceLock<f64>]>,
 }
 
-/// The mechanisms of a plan whose tensors have a treatment each, if the space has such plans.
-fn mixed_kind(kind: &BTreeSet<Mechanism>, space: &PlanSpace) -> Option<BTreeSet<Mechanism>> {
-    let by_tensor = [Mechanism::RecomputeByTensor, Mechanism::Offload];
-    (space.mix_kind() != MixKind::None)
-        .then(|| kind.iter().cloned().chain(by_tensor).filter(|of| *of != Mechanism::KeepAll).collect())
+impl PeakFactors {
+    pub(crate) fn new(job: &Job<'_>) -> Self {
+        let cells = if job.fit > NO_MARGIN { KINDS.iter().product() } else { 0 };
+        Self { facts: facts_of_job(job), chance: job.fit, known: (0..cells).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Returns whether these are the factors of a job. It must have the same model and software.
+    pub(crate) fn are_of_job(&self, job: &Job<'_>) -> bool {
+        self.chance == job.fit && (self.known.is_empty() || self.facts == facts_of_job(job))
+    }
+
+    /// Returns the factor of a plan under a schedule.
+    pub(crate) fn factor_of_plan(&self, job: &Job<'_>, plan: &TrainingPlan, schedule: PipelineSchedule) -> f64 {
+        self.factor_of_kind(job, plan, schedule, policy_kind(&plan.activations))
+    }
+
+    /// Returns the factor of a plan with a treatment for each stage or tensor, whatever its policies are now.
+    pub(crate) fn factor_of_mixes(&self, job: &Job<'_>, plan: &TrainingPlan, schedule: PipelineSchedule) -> f64 {
+        self.factor_of_kind(job, plan, schedule, MIXED)
+    }
+
+    fn factor_of_kind(&self, job: &Job<'_>, plan: &TrainingPlan, schedule: PipelineSchedule, policies: usize) -> f64 {
+        let domain = job.fabric.fast_domain_devices();
+        let kind = (policies * KINDS[1] + layout_kind(&plan.layout, domain)) * KINDS[2] + schedule_kind(schedule);
+        let Some(known) = self.known.get(kind) else { return 1.0 };
+        *known.get_or_init(|| {
+            let kept_all = TrainingPlan { activations: StagePolicies::default(), schedule, ..plan.clone() };
+            let mut others = mechanisms_of_plan(job.model, &kept_all, job.stack, domain);
+            others.remove(&Mechanism::KeepAll);
+            let kinds = if policies == MIXED { &POLICY_KINDS[..] } else { &POLICY_KINDS[policies..=policies] };
+            kinds.iter().map(|of| self.factor_of_mechanisms(&others, of)).fold(1.0, f64::max)
+        })
+    }
+
+    fn factor_of_mechanisms(&self, others: &BTreeSet<Mechanism>, of_policy: &[Mechanism]) -> f64 {
+        let mechanisms = others.iter().chain(of_policy).cloned().collect();
+        let facts = PredictionFacts { mechanisms, ..self.facts.clone() };
+        ResidualTable::read_carried().factor_at(PredictedQuantity::Peak, &facts, self.chance).unwrap_or(1.0)
+    }
+}
+
+/// Returns the facts of a job's plans without their mechanisms. Chips that no run measured have no name there: their
+/// errors are alike.
+fn facts_of_job(job: &Job<'_>) -> PredictionFacts {
+    PredictionFacts::of_cluster(job.chip, job.fabric, job.stack, job.devices).without_unmeasured_chip()
+}
+
+fn policy_kind(policies: &StagePolicies) -> usize {
+    match policies.uniform_policy() {
+        Some(ActivationPolicy::None) => 0,
+        Some(ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator) => 1,
+        Some(ActivationPolicy::Full) => 2,
+        Some(named @ (ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. })) => {
+            let stored = named.offloads_to_storage();
+            3 + usize::from(stored || named.offloads_to_host()) + usize::from(stored)
+        }
+        Some(ActivationPolicy::Tensors(_)) | None => MIXED,
+    }
+}
+
+/// Returns a number for the mechanisms of a layout.
+fn layout_kind(layout: &Layout, fast_domain: u32) -> usize {
+    let used = [
+        layout.tensor > 1,
+        layout.tensor > fast_domain,
+        layout.pipeline > 1,
+        layout.virtual_stages > 1,
+        layout.context > 1,
+        layout.expert > 1,
+    ];
+    used.into_iter().fold(layout.zero as usize, |kind, used| kind * 2 + usize::from(used))
+}
+
+/// Returns a number for the mechanism of a schedule.
+fn schedule_kind(schedule: PipelineSchedule) -> usize {
+    match schedule {
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => 0,
+        PipelineSchedule::GPipe => 1,
+        PipelineSchedule::ZbH1 => 2,
+        PipelineSchedule::ZbV => 3,
+        PipelineSchedule::VHalf => 4,
+        PipelineSchedule::VMin => 5,
+        PipelineSchedule::DualPipeV => 6,
+    }
 }

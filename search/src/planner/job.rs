@@ -1,5 +1,6 @@
 //! A training job, and the evaluation of one of its plans.
 
+use crate::planner::fit::PeakFactors;
 use crate::planner::ranked::RankedPlan;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -39,9 +40,9 @@ pub struct Job<'a> {
     pub optimizer: Optimizer,
     /// Bytes of every device's memory that plans leave free.
     pub headroom: Bytes,
-    /// The factor on a plan's predicted peak that must fit the memory. 1 lets the predicted peak fill it; more keeps a
-    /// margin for the errors of the prediction.
-    pub peak_factor: f64,
+    /// The chance with which a plan's peak must fit the memory, given the errors of predicted peaks. At
+    /// [`NO_MARGIN`](crate::planner::NO_MARGIN) or less, the predicted peak may fill it.
+    pub fit: f64,
     /// Memory techniques of every plan.
     pub techniques: &'a Techniques,
 }
@@ -95,19 +96,25 @@ impl<'a> Job<'a> {
         self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
     }
 
-    /// The memory of a device that plans may use: its memory less the larger of [`Job::headroom`] and the margin of
-    /// [`Job::peak_factor`].
-    pub(crate) fn device_memory(&self) -> DeviceMemory {
+    /// The memory of a device that the predicted peak of a plan may fill, if the peak times `peak_factor` must fit: the
+    /// device's memory less the larger of [`Job::headroom`] and the margin of the factor.
+    pub(crate) fn memory_for_peak(&self, peak_factor: f64) -> DeviceMemory {
         let memory = DeviceMemory::of_chip(self.chip);
-        DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom + self.fit_margin()), ..memory }
+        DeviceMemory { hbm: memory.hbm.saturating_sub(self.memory_left_free(peak_factor)), ..memory }
     }
 
-    /// The memory of a device that [`Job::peak_factor`] keeps free beyond [`Job::headroom`].
-    #[must_use]
-    pub fn fit_margin(&self) -> Bytes {
+    /// The larger of [`Job::headroom`] and the margin of a factor on predicted peaks.
+    pub(crate) fn memory_left_free(&self, peak_factor: f64) -> Bytes {
         let usable = usable_hbm(self.stack, DeviceMemory::of_chip(self.chip).hbm);
-        let kept = usable.saturating_sub(Bytes((usable.as_f64() / self.peak_factor.max(1.0)).floor() as u64));
-        kept.saturating_sub(self.headroom)
+        let margin = usable.saturating_sub(Bytes((usable.as_f64() / peak_factor.max(1.0)).floor() as u64));
+        margin.max(self.headroom)
+    }
+
+    /// The memory of a device that a plan leaves free: the larger of [`Job::headroom`] and the margin with which its
+    /// peak fits with the chance [`Job::fit`].
+    #[must_use]
+    pub fn memory_left_free_by(&self, plan: &TrainingPlan) -> Bytes {
+        self.memory_left_free(PeakFactors::new(self).factor_of_plan(self, plan, plan.schedule))
     }
 
     /// The fraction of the model's training operations that remain under the job's techniques. Gradients of frozen
@@ -176,7 +183,10 @@ impl<'a> Job<'a> {
         let least = (stored + per.master + per.state + gradient) * self.model.parameters();
         // Every device loses the framework's own memory.
         let framework = Bytes::from_gib(memory.context_gib);
-        least.0.div_ceil(usable_hbm(self.stack, self.device_memory().hbm).saturating_sub(framework).0.max(1)).max(1)
+        least
+            .0
+            .div_ceil(usable_hbm(self.stack, self.memory_for_peak(1.0).hbm).saturating_sub(framework).0.max(1))
+            .max(1)
     }
 
     /// Number of data-parallel ranks that a ZeRO shard group has, if the stack shards only inside fast domains.
@@ -223,30 +233,28 @@ impl<'a> Job<'a> {
         plan.layout.check_model_and_batch(self.model, &plan.batch)?;
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
         let shape = self.lower_shape(&mut chip, plan)?;
-        Ok(match self.try_plan(&mut chip, &shape, plan)? {
+        Ok(match self.try_plan(&mut chip, &shape, plan, &PeakFactors::new(self))? {
             PlanAttempt::Fits(ranked) => Some(*ranked),
             PlanAttempt::OverCapacity(..) => None,
         })
     }
 
-    /// Evaluates the memory of one plan and, if it fits, its time and energy.
+    /// Evaluates the memory of one plan and, if it fits, its time and energy. The margin counts as memory that a plan
+    /// which fits may use.
     pub(crate) fn try_plan(
         &self,
         chip: &mut ChipTimes,
         shape: &LoweredShape,
         plan: &TrainingPlan,
+        factors: &PeakFactors,
     ) -> Result<PlanAttempt, StepError> {
-        let memory = step_memory_of(
-            self.model,
-            &shape.graph,
-            plan,
-            self.stack,
-            self.device_memory(),
-            self.sharding_domain(plan),
-        )?;
+        let have = self.memory_for_peak(factors.factor_of_plan(self, plan, plan.schedule));
+        let domain = self.sharding_domain(plan);
+        let mut memory = step_memory_of(self.model, &shape.graph, plan, self.stack, have, domain)?;
         if let Err(why) = memory.check_fits() {
             return Ok(PlanAttempt::OverCapacity(why, Box::new(memory)));
         }
+        memory.capacity = usable_hbm(self.stack, self.memory_for_peak(1.0).hbm);
         let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
         let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total_energy();
         Ok(PlanAttempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 })))

@@ -38,15 +38,13 @@ pub use chips::fastest::FastestPlan;
 pub use chips::on_chip::{ChipKernels, GroupBounds};
 pub use chips::prepared::PreparedJob;
 pub use families::FamilyPlan;
-pub use fit::{NO_MARGIN, USUAL_FIT, find_peak_factor};
+pub use fit::{NO_MARGIN, USUAL_FIT};
 pub use job::Job;
 pub(crate) use job::PlanAttempt;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
 pub use ranked::{ALIKE_MEMORY, ALIKE_TIME, MixStatistics, PlanAnswer, RankedPlan};
 pub use search::watch::{PlanPart, PlanProgress, PlanWatch};
-pub use search_plans::{
-    add_discouraged, scout_plans, search_discouraged, search_documented, search_plans, search_plans_watched,
-};
+pub use search_plans::{add_discouraged, search_documented, search_plans, search_plans_watched};
 pub use space::plan_space::SPLIT_TOLERANCE;
 pub use space::policies::default_policies;

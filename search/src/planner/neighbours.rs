@@ -1,5 +1,6 @@
 //! Evaluates the plans one decision away from a plan: the changes that an engineer would try next.
 
+use super::fit::PeakFactors;
 use super::search_plans::search_once;
 use super::space::plan_space::MOST_CHUNKS;
 use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan};
@@ -34,6 +35,8 @@ pub enum NeighbourOutcome {
     OverCapacity {
         /// The shortfall of the fullest stage.
         why: OverCapacity,
+        /// Bytes of device memory that it must leave free.
+        free: Bytes,
         /// The memory class that grew most over the best plan's fullest stage, with its growth.
         grew: (MemoryClass, Bytes),
     },
@@ -56,11 +59,11 @@ pub enum NeighbourOutcome {
 /// # Errors
 /// A chip that the cost model cannot use.
 pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result<Vec<Neighbour>, StepError> {
-    let mut chip = ChipTimes::new(job.chip, job.stack)?;
+    let (mut chip, factors) = (ChipTimes::new(job.chip, job.stack)?, PeakFactors::new(job));
     let mut found: Vec<Neighbour> = changes(job, space, &best.plan)
         .into_iter()
         .map(|(change, plan)| Neighbour {
-            outcome: outcome(job, &mut chip, best, &plan),
+            outcome: outcome(job, &mut chip, &factors, best, &plan),
             discouraged: job.discouragement(&plan),
             change,
         })
@@ -74,7 +77,13 @@ pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result
     Ok(found)
 }
 
-fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &TrainingPlan) -> NeighbourOutcome {
+fn outcome(
+    job: &Job<'_>,
+    chip: &mut ChipTimes,
+    factors: &PeakFactors,
+    best: &RankedPlan,
+    plan: &TrainingPlan,
+) -> NeighbourOutcome {
     let moved = plan.layout != best.plan.layout || plan.batch != best.plan.batch || plan.schedule != best.plan.schedule;
     let mixed = if moved && plan.activations.uniform_policy().is_none() { remixed(job, plan) } else { None };
     let plan = mixed.as_ref().unwrap_or(plan);
@@ -83,7 +92,7 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
         .check_model_and_batch(job.model, &plan.batch)
         .map_err(StepError::from)
         .and_then(|()| job.lower_shape(chip, plan))
-        .and_then(|shape| job.try_plan(chip, &shape, plan));
+        .and_then(|shape| job.try_plan(chip, &shape, plan, factors));
     match attempt {
         Ok(PlanAttempt::Fits(ranked)) => {
             let parts = ranked.time.named_parts().into_iter().zip(best.time.named_parts()).skip(1);
@@ -91,9 +100,11 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
             let most = grown.max_by(|a, b| a.1.0.total_cmp(&b.1.0)).unwrap_or(("total", Seconds::ZERO));
             NeighbourOutcome::Runs { step: ranked.time.total, grew: most }
         }
-        Ok(PlanAttempt::OverCapacity(why, memory)) => {
-            NeighbourOutcome::OverCapacity { grew: grown(&memory, &best.memory, &why), why }
-        }
+        Ok(PlanAttempt::OverCapacity(why, memory)) => NeighbourOutcome::OverCapacity {
+            grew: grown(&memory, &best.memory, &why),
+            free: job.memory_left_free(factors.factor_of_plan(job, plan, plan.schedule)),
+            why,
+        },
         Err(error) => NeighbourOutcome::Refused(error),
     }
 }

@@ -54,27 +54,6 @@ pub fn search_documented(
     Ok(answer)
 }
 
-/// Returns the `top` fastest documented plans of `space` with even layer splits and one policy for all layers, in a
-/// fraction of the time of the whole search. Empty if none fits, or if `space.splits` is neither `None` nor
-/// [`Splits::Near`].
-///
-/// # Errors
-/// As [`search_plans`].
-pub fn scout_plans(
-    job: &Job<'_>,
-    space: &PlanSpace,
-    top: usize,
-    watch: PlanWatch<'_>,
-) -> Result<Vec<RankedPlan>, StepError> {
-    if !matches!(space.splits, None | Some(Splits::Near)) {
-        return Ok(Vec::new());
-    }
-    let even = PlanSpace { splits: Some(Splits::Listed(vec![None])), mixes: Some(MixKind::None), ..space.clone() };
-    let documented = even.documented(job);
-    let answer = search_once(job, documented.as_ref().unwrap_or(&even), top, watch)?;
-    Ok(answer.best)
-}
-
 /// Completes an answer of [`search_documented`] with the fastest plan that the framework discourages. Adds it only if
 /// it is faster than the answer's first plan, so the search prunes all slower plans. The answer then covers all plans
 /// of the space. Changes nothing if the answer is empty or its first plan is itself discouraged.
@@ -102,23 +81,6 @@ pub fn add_discouraged(
     }
     answer.best.extend(fastest);
     Ok(())
-}
-
-/// Returns the fastest plan of a space that the stack's framework discourages, if its step takes less than `limit`.
-/// `None` if there is no such plan, or if the watch stops the search.
-///
-/// # Errors
-/// As [`search_plans`].
-pub fn search_discouraged(
-    job: &Job<'_>,
-    space: &PlanSpace,
-    limit: Seconds,
-    watch: PlanWatch<'_>,
-) -> Result<Option<RankedPlan>, StepError> {
-    let Some(space) = space.discouraged(job) else { return Ok(None) };
-    let answer = search_below(job, &space, 1, limit.0, watch)?;
-    let fastest = answer.best.into_iter().next().filter(|_| answer.stopped.is_none());
-    Ok(fastest.filter(|ranked| is_faster(ranked, limit.0)))
 }
 
 /// True if a plan takes less than `limit` seconds, and not only by rounding.

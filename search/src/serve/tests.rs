@@ -4,7 +4,7 @@
 use super::*;
 use crate::design::best_plan;
 use crate::objective::Objective;
-use crate::planner::{Job, PlanSpace, PreparedJob};
+use crate::planner::{Job, NO_MARGIN, PlanSpace, PreparedJob};
 use crate::random::SeededRandom;
 use crate::space::{ChipLimits, Grid, read_dimensions};
 use serving::ServingMethod;
@@ -205,7 +205,7 @@ fn check_both(served: &ServedSpace<'_>, chips: &[ServedChip], weight: f64, seen:
         precision: Precision::default(),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let plans = PlanSpace { tensor: Some(vec![1, 2]), pipeline: Some(vec![1]), ..PlanSpace::default() };

@@ -6,7 +6,6 @@ use crate::failure::{Failure, OrInput, OrOther};
 use crate::verb::plan::requested_spaces;
 use rayon::prelude::*;
 use results::answer::comparison::{BaselineChip, BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry};
-use results::answer::evidence::{fit_probability, memory_margin};
 use results::answer::plan::PlannedAnswer;
 use results::compare::baseline::{ExpertDegrees, UsedPlacement, expert_placement};
 use results::report::format_chance;
@@ -171,43 +170,23 @@ fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<Compar
         Err(why) => return Ok(without(why)),
     };
     let precision = stack.precision_of_run(Precision::default());
-    let mut job = Job { chip, stack: &stack, precision, peak_factor: 1.0, ..question.reference_job(&fabric) };
+    let job = Job { chip, stack: &stack, precision, ..question.reference_job(&fabric) };
     let asked = PlanSpace::default().with_mixes_of(&stack);
     let (space, _) = requested_spaces(None, false, &job, &fabric, &asked);
     if let Some(fault) = space.emptiness(&job, &fabric) {
         return Ok(without(format!("no plan runs on {}: {fault}", fabric.name)));
     }
-    let chance = question.study.plan.fit;
-    match search_likely_plan(&mut job, &space, chance)? {
-        Ok(ranked) => {
-            let of = Baseline { label, chip, efficiency, standing: Some(BaselineStanding::AsSold) };
-            entry_of_plan(question, &of, &job, Ok(&ranked))
-        }
-        Err(why) if chance <= NO_MARGIN => Ok(without(why)),
-        Err(why) => Ok(without(format!("{why}; plans must fit with a chance of {}", format_chance(chance)))),
+    let answer = search_documented(&job, &space, 1, PlanWatch::NONE).or_input()?;
+    if let Some(ranked) = answer.best.iter().find(|ranked| job.framework_refusal(&ranked.plan).is_none()) {
+        let of = Baseline { label, chip, efficiency, standing: Some(BaselineStanding::AsSold) };
+        return entry_of_plan(question, &of, &job, Ok(ranked));
     }
-}
-
-/// Returns the fastest plan of a space that the stack's framework runs and that fits with a chance, or the reason why
-/// there is none. Leaves the margin that it needs in the job's headroom.
-fn search_likely_plan(
-    job: &mut Job<'_>,
-    space: &PlanSpace,
-    chance: f64,
-) -> Result<Result<RankedPlan, String>, Failure> {
-    loop {
-        let answer = search_documented(job, space, 1, PlanWatch::NONE).or_input()?;
-        let runs = |ranked: &&RankedPlan| job.framework_refusal(&ranked.plan).is_none();
-        let Some(ranked) = answer.best.iter().find(runs).cloned() else {
-            let why = PlannedAnswer::from_answer(job, &job.model.name, &answer, &[]).why;
-            return Ok(Err(why.unwrap_or_else(|| "the stack's framework runs no plan".to_owned())));
-        };
-        let is_safe = chance <= NO_MARGIN || fit_probability(job, &ranked).is_none_or(|likely| likely >= chance);
-        match memory_margin(job, &ranked, chance).filter(|margin| !is_safe && *margin > job.headroom) {
-            Some(margin) => job.headroom = margin,
-            None => return Ok(Ok(ranked)),
-        }
-    }
+    let why = PlannedAnswer::from_answer(&job, &job.model.name, &answer, &[]).why;
+    let why = why.unwrap_or_else(|| "the stack's framework runs no plan".to_owned());
+    Ok(without(match job.fit {
+        chance if chance <= NO_MARGIN => why,
+        chance => format!("{why}; plans must fit with a chance of {}", format_chance(chance)),
+    }))
 }
 
 /// Returns the entry of PHAZE's reference under an expert's placement; `None` if the question has no such placement.

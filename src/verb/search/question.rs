@@ -11,11 +11,11 @@ use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use search::design::Aim;
 use search::objective::FrontAxis;
-use search::planner::{Job, find_peak_factor};
+use search::planner::Job;
 use search::space::{Chips, EfficiencyChoice, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
-use sim::hardware::{Accelerator, ChipDocument, ChipOrigin, Constants, FieldValue};
+use sim::hardware::{Accelerator, ChipDocument, Constants, FieldValue};
 use sim::network::{Fabric, FabricDocument, NetworkError};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -58,8 +58,6 @@ pub struct SearchQuestion {
     pub assume_ignored: Vec<String>,
     /// The memory per device that plans leave free.
     pub headroom: Bytes,
-    /// The factor on predicted peaks that must fit, so that plans fit with the asked chance.
-    pub peak_factor: f64,
     /// True if flags set the devices or the batch.
     pub cluster_by_flags: bool,
     /// True if designs are ranked by the bad end of the step's interval.
@@ -162,7 +160,7 @@ impl SearchQuestion {
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
         let headroom = parse_headroom(question.software.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
-        let question = Self {
+        Ok(Self {
             model,
             called,
             weight,
@@ -180,12 +178,10 @@ impl SearchQuestion {
             sequence_length,
             assume_ignored: question.assume_ignored.clone(),
             headroom,
-            peak_factor: 1.0,
             robust: question.aim.robust,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
             asked: question.clone(),
-        };
-        Ok(Self { peak_factor: question.find_peak_factor(), ..question })
+        })
     }
 
     /// All models, this one first.
@@ -217,18 +213,9 @@ impl SearchQuestion {
             precision: self.stack.precision_of_run(Precision::default()),
             optimizer: self.study.plan.optimizer,
             headroom: self.headroom,
-            peak_factor: self.peak_factor,
+            fit: self.study.plan.fit,
             techniques: workloads::Techniques::none(),
         }
-    }
-
-    /// Returns the factor on predicted peaks with which plans fit the space's chips with the study's chance.
-    fn find_peak_factor(&self) -> f64 {
-        let name = format!("a chip of {}", self.name);
-        let origin = ChipOrigin { built_in: None, ..self.ideal.origin.clone() };
-        let chip = Accelerator { name, origin, ..self.ideal.clone() };
-        let job = Job { chip: &chip, ..self.reference_job(&self.fabric) };
-        find_peak_factor(&job, &self.study.plan.choices, self.study.plan.fit)
     }
 
     /// The name of a run directory: the models' names and the study's.

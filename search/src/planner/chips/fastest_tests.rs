@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
-use crate::planner::chips::group_search::search_with_memory;
+use crate::planner::chips::group_search::search_in_memory;
 use crate::planner::search_plans::search_once;
-use crate::planner::{Job, PlanSpace, PlanWatch, Splits};
+use crate::planner::{Job, NO_MARGIN, PlanSpace, PlanWatch, Splits};
 use proptest::prelude::*;
 use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::network::Fabric;
@@ -79,7 +79,7 @@ proptest! {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace {
@@ -151,7 +151,7 @@ fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
-        peak_factor: 1.0,
+        fit: NO_MARGIN,
         techniques: workloads::Techniques::none(),
     };
     let space = PlanSpace {
@@ -175,12 +175,7 @@ fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
         let prepared = &prepared[0];
         let mut mapped = ChipTimes::new(chip, prepared.job.stack).unwrap().with_fidelity(Fidelity::Mapped);
         let mut kernels = ChipKernels::new(prepared, chip).unwrap();
-        let search = search_with_memory(
-            prepared,
-            &prepared.job,
-            ChipTimes::new(chip, prepared.job.stack).unwrap(),
-            prepared.job.device_memory(),
-        );
+        let search = search_in_memory(prepared, &prepared.job, ChipTimes::new(chip, prepared.job.stack).unwrap());
         let mut again = 0;
         for lot in &prepared.lots {
             let mut lowered = lot.lowered.clone();

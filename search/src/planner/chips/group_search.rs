@@ -6,6 +6,7 @@ use crate::planner::search::core::{PlanSearch, SPARE, WorkShares};
 use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate, ROUNDING, SplitStatistics};
 use crate::planner::search::watch::PlanWatchState;
 use crate::planner::{Job, PlanWatch};
+use sim::units::Bytes;
 use std::sync::{Arc, OnceLock};
 use step::{ChipTimes, DeviceMemory, Evaluator, LoweredModel, OverCapacity, PlanShape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
@@ -19,16 +20,23 @@ pub(crate) struct GroupFastest {
     pub gap: f64,
 }
 
-/// A search among a job's prepared plans, on devices with the given memory.
-pub(crate) fn search_with_memory<'s>(
+/// A search among a job's prepared plans for those that fit the chip's memory.
+pub(crate) fn search_in_memory<'s>(prepared: &'s PreparedJob<'_>, job: &'s Job<'s>, chip: ChipTimes) -> PlanSearch<'s> {
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
+    PlanSearch { evaluator, factors: Some(prepared.factors_of(job)), ..search_without_memory(prepared, job, chip) }
+}
+
+/// A search among a job's prepared plans without a memory limit.
+pub(crate) fn search_without_memory<'s>(
     prepared: &'s PreparedJob<'_>,
     job: &'s Job<'s>,
     chip: ChipTimes,
-    memory: DeviceMemory,
 ) -> PlanSearch<'s> {
+    let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
     PlanSearch {
         job,
-        evaluator: Evaluator::new(job.model, job.fabric, job.stack, memory),
+        evaluator: Evaluator::new(job.model, job.fabric, job.stack, endless),
+        factors: None,
         chip,
         families: Arc::clone(&prepared.families),
         policies: Arc::clone(&prepared.policies),

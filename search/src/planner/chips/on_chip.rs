@@ -1,7 +1,7 @@
 //! Lower bounds on groups of plans on one chip, from cheap to exact; see [`fastest`](crate::planner::chips::fastest).
 
 use crate::planner::Job;
-use crate::planner::chips::group_search::search_with_memory;
+use crate::planner::chips::group_search::{search_in_memory, search_without_memory};
 use crate::planner::chips::prepared::{PreparedJob, PreparedJobKey};
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::{FoundPlans, ROUNDING};
@@ -9,12 +9,12 @@ use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::schedule::{Cores, OperatorKind, OperatorLeastTimes};
-use sim::units::{Bytes, Seconds};
+use sim::units::Seconds;
 use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
-use step::{ChipTimes, DeviceMemory, Fidelity, KernelProgram, KernelTable, MixKind, StepError};
+use step::{ChipTimes, Fidelity, KernelProgram, KernelTable, MixKind, StepError};
 use workloads::ActivationPolicy;
 #[cfg(test)]
 use {crate::planner::chips::prepared::PreparedGroup, step::OutlinedShape, step::PlanShape};
@@ -347,8 +347,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     fn fastest_without_memory_limit(&mut self, lot: usize, limit: f64) -> f64 {
         let times = &self.kernels.times;
         let search = self.endless.get_or_init(|| {
-            let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
-            let search = search_with_memory(self.prepared, self.job, times.with_fidelity(Fidelity::Mapped), endless);
+            let search = search_without_memory(self.prepared, self.job, times.with_fidelity(Fidelity::Mapped));
             let policies = Arc::new(vec![ActivationPolicy::None]);
             PlanSearch { policies, open: Arc::new(vec![true]), mixes: MixKind::None, split_tolerance: 0.0, ..search }
         });
@@ -367,7 +366,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             return limit;
         }
         let mut times = times.clone();
-        let search = search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory());
+        let search = search_in_memory(self.prepared, self.job, times.clone());
         lots.iter().fold(limit, |limit, UnprovenGroup { lot, policies: open }| {
             let (mut found, known) = (FoundPlans::default(), self.fitting.get(lot));
             let mut bounds = vec![f64::INFINITY; search.policies.len()];
@@ -383,7 +382,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     /// The search for plans that fit the chip's memory.
     pub fn search_in_own_memory(&self) -> &PlanSearch<'p> {
         let times = &self.kernels.times;
-        self.own.get_or_init(|| search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory()))
+        self.own.get_or_init(|| search_in_memory(self.prepared, self.job, times.clone()))
     }
 
     /// Seconds of a group's fastest plan that fits, with kernels at their fastest. If the plan is not below `limit`,

@@ -5,6 +5,7 @@
 //! micro-batch, plus an offset that does not depend on the chip.
 
 use crate::planner::bounds::loads::least_share_of_work;
+use crate::planner::fit::PeakFactors;
 use crate::planner::search::found::{GroupPlace, group_places};
 use crate::planner::space::groups::DegreeClass;
 use crate::planner::{Job, PlanSpace, Splits};
@@ -16,7 +17,7 @@ use sim::units::{Joules, Seconds};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{
     ChipTimes, DeviceHolding, DeviceMemory, Evaluator, ExecutionMode, Fidelity, KernelTable, LoweredModel, MixKind,
     OutlinedShape, PlanShape, SCHEDULE_STEPS, SegmentPasses, StepError, TrainingPlan, UntimedShape, collective_latency,
@@ -57,6 +58,8 @@ pub struct PreparedJob<'a> {
     /// The distinct kernels of all groups' passes.
     pub(crate) table: Arc<KernelTable>,
     pub(crate) schedules: Arc<Memo>,
+    /// The factors on peaks, once for all chips whose predictions have the same errors.
+    factors: Mutex<Vec<Arc<PeakFactors>>>,
     /// By kernel of the table: the time of a collective on the job's fabric, once needed. It is equal for all chips.
     latencies: Vec<OnceLock<Seconds>>,
 }
@@ -167,6 +170,7 @@ impl<'a> PreparedJob<'a> {
                 lots,
                 table: Arc::new(table),
                 schedules,
+                factors: Mutex::default(),
             }),
         }
     }
@@ -231,6 +235,16 @@ impl<'a> PreparedJob<'a> {
             energies.sum::<Joules>()
         };
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
+    }
+
+    /// The factors on the peaks of the job's plans on the chip of `job`.
+    pub(crate) fn factors_of(&self, job: &Job<'_>) -> Arc<PeakFactors> {
+        let mut all = self.factors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|known| known.are_of_job(job)) {
+            return Arc::clone(known);
+        }
+        all.push(Arc::new(PeakFactors::new(job)));
+        Arc::clone(&all[all.len() - 1])
     }
 
     /// By degree class: the shape of its first group, if that could be lowered.

@@ -277,16 +277,14 @@ impl PlanSearch<'_> {
     ) -> Vec<Option<LayerEnds>> {
         let plan = self.plan_of(*candidate);
         let domain = self.job.sharding_domain(&plan);
-        let rerunning = shapes.rerunning.as_ref();
-        if rerunning.is_some_and(|shape| !self.evaluator.may_fit(shape, &plan, domain)) {
+        let (rerunning, evaluator) = (shapes.rerunning.as_ref(), self.evaluator_of_mixes(&plan));
+        if rerunning.is_some_and(|shape| !evaluator.may_fit(shape, &plan, domain)) {
             return Vec::new();
         }
         let exceeds = |ends: Option<LayerEnds>| {
             let layout = Layout { ends: ends.or(plan.layout.ends), ..plan.layout };
             let split = layout.chunk_split(self.job.model.layers).ok();
-            rerunning
-                .zip(split)
-                .is_some_and(|(shape, split)| self.evaluator.exceeds_capacity(shape, &plan, split, domain))
+            rerunning.zip(split).is_some_and(|(shape, split)| evaluator.exceeds_capacity(shape, &plan, split, domain))
         };
         let listed = found.best.iter().filter(|other| other.is_split_of(candidate) && other.ends.is_some());
         let near = self.ends_for_mixes(chip, &shapes.keeping, candidate, limit);
@@ -305,12 +303,14 @@ impl PlanSearch<'_> {
         candidate: PlanCandidate,
     ) -> Option<OpenPlan> {
         let plan = self.plan_of(candidate);
+        let keeping = TrainingPlan { activations: StagePolicies::default(), ..plan.clone() };
         let (kind, m) = (plan.schedule, plan.micro_batches());
         let degrees = self.degrees_of_plan(chip, shape, &candidate, &plan)?;
-        if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, &degrees, kind, m)) == Bytes::ZERO {
+        let need = self.evaluator.memory_need(shape, &degrees, kind, m);
+        if self.evaluator_of(&keeping, kind).total_shortfall(need) == Bytes::ZERO {
             return None;
         }
-        let lacks = self.evaluator.least_shortfall(shape, &degrees, kind, m);
+        let lacks = self.evaluator_of_mixes(&plan).least_shortfall(shape, &degrees, kind, m);
         let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
         let passes = self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, &degrees, &sends, kind, m);
         Some(OpenPlan { candidate: PlanCandidate { time: passes.seconds().0, ..candidate }, lacks })
@@ -357,6 +357,7 @@ impl PlanSearch<'_> {
         let sends = self.evaluator.pipeline_sends(chip, &layers.none, &plan);
         of(&PlanStages {
             search: self,
+            evaluator: self.evaluator_of_mixes(&plan),
             layers,
             degrees: &degrees,
             sends: &sends,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::planner::search_plans::search_once;
-use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, Splits, search_plans};
+use crate::planner::{Job, NO_MARGIN, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
@@ -42,7 +42,7 @@ impl MixHardware {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             headroom: Bytes::from_gib(headroom_gib),
-            peak_factor: 1.0,
+            fit: NO_MARGIN,
             techniques: workloads::Techniques::none(),
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct RerunNeed {
 /// A plan whose stages are given their policies.
 pub(crate) struct PlanStages<'s, 'a> {
     pub(crate) search: &'s PlanSearch<'a>,
+    /// In the memory that the plan may fill.
+    pub(crate) evaluator: Evaluator<'a>,
     pub(crate) layers: &'s GroupLayers,
     pub(crate) degrees: &'s DegreeCosts,
     pub(crate) sends: &'s PipelineSends,
@@ -63,7 +65,7 @@ impl PlanStages<'_, '_> {
 
     pub(crate) fn simulate_policies(&self, policies: StagePolicies, shape: &PlanShape, gap: f64) -> Option<StagedPlan> {
         let (schedule, micro_batches) = self.run;
-        let evaluator = &self.search.evaluator;
+        let evaluator = &self.evaluator;
         let time =
             evaluator.simulate_mixed(&policies, shape, self.degrees, self.sends, schedule, micro_batches).ok()?;
         Some(StagedPlan { policies, time: time.0, gap })
@@ -71,7 +73,7 @@ impl PlanStages<'_, '_> {
 
     /// The plan with the best mix for every stage; `None` if none fits or none is below the limit.
     pub(crate) fn mix_every_stage(&self) -> Option<StagedPlan> {
-        let capacity = self.search.evaluator.capacity();
+        let capacity = self.evaluator.capacity();
         let staying = MemoryNeed { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
         if self.all_beaten() {
             return None;
@@ -110,7 +112,7 @@ impl PlanStages<'_, '_> {
     /// follow it, and less device memory would suffice.)
     pub(crate) fn least_memory_policies(&self) -> Option<LackingPolicies> {
         let (schedule, m) = self.run;
-        let evaluator = &self.search.evaluator;
+        let evaluator = &self.evaluator;
         let chunks = Evaluator::chunk_places(self.degrees, schedule, m);
         let run = |layers: u64, at: usize| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
         let mut least: Vec<Option<(MemoryNeed, usize)>> = Vec::new();
@@ -137,7 +139,7 @@ impl PlanStages<'_, '_> {
     /// The plan with the fastest single policy for the layers of all stages; `None` if none fits.
     fn fastest_uniform_policy(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
-        let evaluator = &self.search.evaluator;
+        let evaluator = &self.evaluator;
         let chunks = Evaluator::chunk_places(self.degrees, schedule, m);
         let points = self.mix_points();
         let mut order: Vec<usize> = (0..points.len()).collect();
@@ -177,7 +179,7 @@ impl PlanStages<'_, '_> {
         }
         let (schedule, m) = self.run;
         let (points, chunks) = (self.mix_points(), Evaluator::chunk_places(self.degrees, schedule, m));
-        let questions = self.mix_questions(&points, &chunks, self.search.evaluator.capacity()).unwrap_or_default();
+        let questions = self.mix_questions(&points, &chunks, self.evaluator.capacity()).unwrap_or_default();
         questions.iter().filter_map(MixQuestion::lower_bound_seconds).any(|least| self.is_beaten(least))
     }
 
@@ -190,7 +192,7 @@ impl PlanStages<'_, '_> {
         away: MemoryNeed,
     ) -> Option<Vec<MixQuestion<'p>>> {
         let (schedule, m) = self.run;
-        let rooms = self.search.evaluator.stage_rooms(&self.layers.none, self.degrees, schedule, m)?;
+        let rooms = self.evaluator.stage_rooms(&self.layers.none, self.degrees, schedule, m)?;
         let of_stage = rooms.iter().enumerate().map(|(device, room)| MixQuestion {
             points,
             layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
@@ -207,7 +209,7 @@ impl PlanStages<'_, '_> {
     /// no plan is below the limit, or after [`TRIES`] retries.
     fn mix_within_away(&self, away: MemoryNeed) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
-        let evaluator = &self.search.evaluator;
+        let evaluator = &self.evaluator;
         let (points, chunks) = (self.mix_points(), Evaluator::chunk_places(self.degrees, schedule, m));
         let mut questions = self.mix_questions(&points, &chunks, away)?;
         let mut mixes: Vec<Option<StageMix>> = vec![None; questions.len()];
@@ -276,7 +278,7 @@ impl PlanStages<'_, '_> {
 
     /// The policies that rerun the first `count` layers of every chunk, and their need. `None` if they have no shape.
     pub(crate) fn rerun_need(&self, count: u64) -> Option<RerunNeed> {
-        let ((schedule, m), evaluator) = (self.run, &self.search.evaluator);
+        let ((schedule, m), evaluator) = (self.run, &self.evaluator);
         let policies = StagePolicies::from_full_recompute_layers(count, &self.degrees.chunk_split());
         let shape = match policies.uniform_policy() {
             Some(ActivationPolicy::None) => self.layers.none.clone(),

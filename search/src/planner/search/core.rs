@@ -2,6 +2,7 @@
 //! their bounds.
 
 use crate::planner::bounds::loads::{PassLoads, least_share_of_work};
+use crate::planner::fit::PeakFactors;
 use crate::planner::search::found::{FoundPlans, GroupPlace, PlanCandidate, SplitStatistics, group_places};
 use crate::planner::search::watch::PlanWatchState;
 use crate::planner::space::groups::{DegreeClass, PlanGroup};
@@ -12,8 +13,8 @@ use sim::units::Bytes;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{
-    ChipTimes, DegreeCosts, DeviceHolding, Evaluator, Fidelity, LoweredModel, MixKind, PipelineSends, PlanShape,
-    RecentChunks, StepError, TrainingPlan,
+    ChipTimes, DegreeCosts, DeviceHolding, DeviceMemory, Evaluator, Fidelity, LoweredModel, MixKind, PipelineSends,
+    PlanShape, RecentChunks, StepError, TrainingPlan,
 };
 use workloads::{ActivationPolicy, StagePolicies};
 
@@ -24,7 +25,10 @@ pub(crate) const SPARE: usize = 16;
 /// A prepared search over plans.
 pub(crate) struct PlanSearch<'a> {
     pub job: &'a Job<'a>,
+    /// For what does not depend on the memory. [`Self::evaluator_of`] knows the memory of a plan.
     pub evaluator: Evaluator<'a>,
+    /// The factors on the peaks of plans that must fit; `None` without a memory limit.
+    pub factors: Option<Arc<PeakFactors>>,
     pub chip: ChipTimes,
     pub families: Arc<Vec<DegreeClass>>,
     pub policies: Arc<Vec<ActivationPolicy>>,
@@ -92,7 +96,8 @@ impl<'a> PlanSearch<'a> {
         let chip = ChipTimes::new(job.chip, job.stack)?;
         Ok(Self {
             job,
-            evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.device_memory()),
+            evaluator: Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip)),
+            factors: Some(Arc::new(PeakFactors::new(job))),
             chip,
             shapes: Vec::new(),
             divided: vec![OnceLock::new(); families.len()],
@@ -108,6 +113,23 @@ impl<'a> PlanSearch<'a> {
             standing: PlanWatchState::new(watch),
             least: OnceLock::new(),
         })
+    }
+
+    /// The evaluator in the memory that a plan may fill under a schedule.
+    pub fn evaluator_of(&self, plan: &TrainingPlan, schedule: PipelineSchedule) -> Evaluator<'a> {
+        self.evaluator_with(|factors| factors.factor_of_plan(self.job, plan, schedule))
+    }
+
+    /// The evaluator in the memory that a plan may fill with a treatment for each stage or tensor, whatever its
+    /// policies are now.
+    pub fn evaluator_of_mixes(&self, plan: &TrainingPlan) -> Evaluator<'a> {
+        self.evaluator_with(|factors| factors.factor_of_mixes(self.job, plan, plan.schedule))
+    }
+
+    fn evaluator_with(&self, factor: impl FnOnce(&PeakFactors) -> f64) -> Evaluator<'a> {
+        let Some(factors) = &self.factors else { return self.evaluator };
+        let job = self.job;
+        Evaluator::new(job.model, job.fabric, job.stack, job.memory_for_peak(factor(factors)))
     }
 
     /// The divisions of a degree class.
@@ -258,7 +280,8 @@ impl<'a> PlanSearch<'a> {
             for (schedule, &kind) in division.schedules.iter().enumerate() {
                 let candidate = PlanCandidate { division: place as u32, schedule: schedule as u32, ..at };
                 found.plans += 1;
-                let lack = self.evaluator.total_shortfall(self.evaluator.memory_need(shape, degrees, kind, m));
+                let evaluator = self.evaluator_of(&plan, kind);
+                let lack = evaluator.total_shortfall(evaluator.memory_need(shape, degrees, kind, m));
                 if lack > Bytes::ZERO {
                     found.over_capacity += 1;
                     found.note_shortfall(lack, candidate);
@@ -340,10 +363,11 @@ impl<'a> PlanSearch<'a> {
             split_tolerance: None,
             mixed: None,
         };
+        let factors = self.factors.clone().unwrap_or_else(|| Arc::new(PeakFactors::new(self.job)));
         for candidate in found.best {
             let plan = self.plan_of(candidate);
             let shape = self.job.lower_shape(chip, &plan)?;
-            if let PlanAttempt::Fits(ranked) = self.job.try_plan(chip, &shape, &plan)? {
+            if let PlanAttempt::Fits(ranked) = self.job.try_plan(chip, &shape, &plan, &factors)? {
                 answer.best.push(*ranked);
             }
         }
@@ -354,7 +378,7 @@ impl<'a> PlanSearch<'a> {
             // The time of a plan that does not fit is not needed.
             let chip = &mut chip.with_fidelity(Fidelity::Peak);
             let shape = self.job.lower_shape(chip, &plan)?;
-            if let PlanAttempt::OverCapacity(why, memory) = self.job.try_plan(chip, &shape, &plan)? {
+            if let PlanAttempt::OverCapacity(why, memory) = self.job.try_plan(chip, &shape, &plan, &factors)? {
                 let away = |s: &step::StageMemory| {
                     s.check_host(memory.host_capacity).and_then(|()| s.check_storage(memory.storage_capacity)).is_ok()
                 };

@@ -35,7 +35,8 @@ use sim::pipeline::PassesTime;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use step::{
-    ChipTimes, DegreeCosts, DeviceHolding, EndChunk, LoweredModel, PipelineSends, PlanShape, RecentChunks, TrainingPlan,
+    ChipTimes, DegreeCosts, DeviceHolding, EndChunk, Evaluator, LoweredModel, PipelineSends, PlanShape, RecentChunks,
+    TrainingPlan,
 };
 use workloads::{ChunkSplit, LayerEnds};
 
@@ -43,6 +44,8 @@ use workloads::{ChunkSplit, LayerEnds};
 struct PlanSplitCosts<'r, 's, 'c> {
     search: &'r PlanSearch<'s>,
     shared: &'r mut GroupDegrees<'c>,
+    /// In the memory that the plan may fill.
+    evaluator: Evaluator<'s>,
     shape: &'r PlanShape,
     plan: &'r TrainingPlan,
     division: u32,
@@ -68,11 +71,11 @@ impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
         self.search.job.may_hold_split(&split)
-            && !self.search.evaluator.exceeds_capacity(self.shape, self.plan, split, self.domain)
+            && !self.evaluator.exceeds_capacity(self.shape, self.plan, split, self.domain)
     }
 
     fn may_fit_without(&self, split: ChunkSplit, end: EndChunk) -> bool {
-        !self.search.evaluator.exceeds_capacity_without(self.shape, self.plan, split, end, self.domain)
+        !self.evaluator.exceeds_capacity_without(self.shape, self.plan, split, end, self.domain)
     }
 }
 
@@ -353,7 +356,8 @@ impl PlanSearch<'_> {
     ) -> f64 {
         let degrees = &self.divisions_of(candidate.family)[candidate.division as usize].degrees;
         let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
-        if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
+        let need = self.evaluator.memory_need(shape, degrees, plan.schedule, m);
+        if self.evaluator_of(plan, plan.schedule).total_shortfall(need) > Bytes::ZERO {
             return f64::INFINITY;
         }
         match self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, degrees, sends, plan.schedule, m) {
@@ -396,13 +400,15 @@ impl PlanSearch<'_> {
         sought: SplitGoal,
     ) -> TriedSplits {
         let (layers, domain) = (self.job.model.layers, self.job.sharding_domain(plan));
-        if !self.evaluator.may_fit(shape, plan, domain) {
+        let evaluator = self.evaluator_of(plan, plan.schedule);
+        if !evaluator.may_fit(shape, plan, domain) {
             return TriedSplits { best: None, tried: 0 };
         }
         let sends = self.evaluator.pipeline_sends(shared.chip, shape, plan);
         let (even, overhead) = (plan.layout.chunk_split(layers).ok(), self.evaluator.overhead_per_step().0);
         let loads = self.loads_of_plan(shared.chip, shape, plan, loads, &sends);
-        let mut rest = PlanSplitCosts { search: self, shared, shape, plan, division: candidate.division, domain };
+        let mut rest =
+            PlanSplitCosts { search: self, shared, evaluator, shape, plan, division: candidate.division, domain };
         let limit = sought.limit;
         let mut splits = match sought.reach {
             SplitReach::All => loads.splits_by_bound(layers, plan, limit - overhead, &mut rest),
@@ -410,6 +416,7 @@ impl PlanSearch<'_> {
         };
         let mut trial = SplitTrial {
             search: self,
+            evaluator,
             shape,
             plan: plan.clone(),
             candidate,
@@ -461,6 +468,8 @@ struct WaitingSplit {
 /// Tries a plan under different splits, one after another.
 struct SplitTrial<'t> {
     search: &'t PlanSearch<'t>,
+    /// In the memory that the plan may fill.
+    evaluator: Evaluator<'t>,
     shape: &'t PlanShape,
     plan: TrainingPlan,
     candidate: PlanCandidate,
@@ -516,7 +525,7 @@ impl SplitTrial<'_> {
     /// The time under a split, or a lower bound on it. `None` if the split does not fit or its time is useless.
     fn time_of_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>) -> Option<PassesTime> {
         self.plan.layout.ends = ends;
-        let (evaluator, schedule, m) = (&self.search.evaluator, self.plan.schedule, self.plan.micro_batches());
+        let (evaluator, schedule, m) = (&self.evaluator, self.plan.schedule, self.plan.micro_batches());
         let degrees =
             shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain)?;
         let time =
