@@ -8,16 +8,17 @@ use super::{DesignEvaluation, DesignSearch};
 use crate::pareto::FrontPoint;
 use crate::planner::GroupBounds;
 use crate::runner::{self, BoundSource, Exclusion, NodeRefinement, SearchNode, Verdict};
-use crate::space::{Enclosed, Region, SingleCombination};
+use crate::space::{Enclosed, Region, SingleCombination, Space};
 use rayon::prelude::*;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Boxes with fewer designs are split without a refined bound, because bounding every chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
 /// Boxes with fewer designs try only the [`LIKELY`] best split dimensions of their parent box, unless none of these is
 /// left.
-const WORTH_COMPARING: u64 = 4096;
+const WORTH_COMPARING: u64 = 256;
 const LIKELY: usize = 3;
 /// Limits on the gain of one part of a split. They make a split that helps both parts win over one that helps a single
 /// part.
@@ -52,6 +53,33 @@ pub(super) struct ChipProblem<'a> {
     /// True once a candidate was evaluated. Until then no set is excluded by its memory, so that an answer without a
     /// plan has a design that says what is lacking.
     has_evaluated: AtomicBool,
+    boxes: RecentBoxes,
+}
+
+/// Boxes that were bounded not long ago, because a box is bounded as a part, then refined, then split.
+#[derive(Default)]
+struct RecentBoxes(Mutex<(HashMap<Region, Enclosed>, VecDeque<Region>)>);
+
+impl RecentBoxes {
+    /// Limit on the boxes that are kept, which take some kilobytes each.
+    const MOST: usize = 4096;
+
+    /// Bounds a region of a space ([`Space::enclose_boxes`]).
+    fn enclose(&self, space: &Space, region: &Region) -> Result<Enclosed, String> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(enclosed) = known().0.get(region) {
+            return Ok(enclosed.clone());
+        }
+        let enclosed = space.enclose_boxes(region)?;
+        let (boxes, order) = &mut *known();
+        if boxes.insert(region.clone(), enclosed.clone()).is_none() {
+            order.push_back(region.clone());
+        }
+        if let Some(oldest) = (order.len() > Self::MOST).then(|| order.pop_front()).flatten() {
+            boxes.remove(&oldest);
+        }
+        Ok(enclosed)
+    }
 }
 
 /// A part of a box.
@@ -63,12 +91,18 @@ enum BoxPart {
 impl<'a> ChipProblem<'a> {
     /// The whole search.
     pub fn new(search: DesignSearch<'a>) -> Self {
-        Self { search, part: None, too_small: TooSmallMemories::default(), has_evaluated: AtomicBool::new(false) }
+        Self {
+            search,
+            part: None,
+            too_small: TooSmallMemories::default(),
+            has_evaluated: AtomicBool::new(false),
+            boxes: RecentBoxes::default(),
+        }
     }
 
     /// The given sets of the search.
     pub fn of_sets(search: DesignSearch<'a>, sets: Vec<SearchNode<Candidates>>) -> Self {
-        Self { search, part: Some(sets), too_small: TooSmallMemories::default(), has_evaluated: AtomicBool::new(false) }
+        Self { part: Some(sets), ..Self::new(search) }
     }
 
     /// Nodes of chips that are searched one by one. Once `stop` returns true, nodes carry the trivial bound.
@@ -145,7 +179,7 @@ impl<'a> ChipProblem<'a> {
             self.single_chip(first, known)
         } else {
             let set = Candidates::Box(region.clone(), Vec::new(), Arc::clone(known));
-            match space.enclose_boxes(&region)? {
+            match self.boxes.enclose(space, &region)? {
                 Enclosed::Outside(why) => BoxPart::Excluded(set, Exclusion::Limit(why)),
                 Enclosed::Open => {
                     BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first, shown: BoundSource::Peaks })
@@ -212,7 +246,7 @@ impl<'a> ChipProblem<'a> {
         if tried.is_empty() {
             tried = open;
         }
-        let whole = match self.search.space.enclose_boxes(region)? {
+        let whole = match self.boxes.enclose(self.search.space, region)? {
             Enclosed::Within(corners) => Some(self.search.see_box(*corners)),
             _ => None,
         };
@@ -346,7 +380,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
             Candidates::Box(region, likely, known) => {
                 let corners = match node.shown {
                     BoundSource::Peaks if region.combination_count() >= WORTH_BOUNDING => {
-                        space.enclose_boxes(region)?
+                        self.boxes.enclose(space, region)?
                     }
                     _ => Enclosed::Open,
                 };

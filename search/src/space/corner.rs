@@ -6,11 +6,11 @@
 //! box.
 
 use super::extent::ValueExtent;
-use super::grid::{DimensionOwner, Grid};
+use super::grid::Grid;
 use super::interval::NumberInterval;
 use super::limits::{ChipFigures, ChipLimits, OutsideReason};
 use super::region::Region;
-use sim::hardware::fields::{BoundGrowth, FieldEffect, growth_of_bounds};
+use sim::hardware::fields::{BoundGrowth, FieldEffect};
 use sim::hardware::manufacturing::least_chip_cost;
 use sim::hardware::{
     Accelerator, AreaModel, BuildRule, ChipDocument, FieldValue, chip_area, find_unbuildable_between, full_cell_rate,
@@ -78,29 +78,27 @@ struct Files {
 }
 
 impl Files {
-    /// Sets a field to the ends of its range. Returns true if both files have the field and bounds are known to be
-    /// monotonic in it.
-    fn set_extent(&mut self, key: &str, extent: &ValueExtent) -> bool {
-        let mut both = |fast: &FieldValue, small: &FieldValue| {
-            self.fast.set_field(key, fast).is_ok() && self.small.set_field(key, small).is_ok()
+    /// Sets a field to the ends of its range, and returns the values of the fast and the small corner. `None` if a file
+    /// lacks the field, or bounds are not known to be monotonic in it.
+    fn set_extent(&mut self, key: &str, extent: &ValueExtent, growth: BoundGrowth) -> Option<[FieldValue; 2]> {
+        let ends = match extent {
+            ValueExtent::Fixed(value) => [value.clone(), value.clone()],
+            ValueExtent::Among(_) | ValueExtent::Unknown => return None,
+            ValueExtent::Between(NumberInterval { low, high }) => {
+                self.buffered &= growth.buffered;
+                self.mapped &= growth.mapped;
+                // The ends of an expression's range may lie between whole numbers, but a chip's own value is whole.
+                let (low, high) = if growth.whole { (low.ceil(), high.floor()) } else { (*low, *high) };
+                let fast = match growth.more {
+                    FieldEffect::Faster => high,
+                    FieldEffect::Slower => low,
+                    FieldEffect::Unknown => return None,
+                };
+                (low <= high).then_some([FieldValue::Number(fast), FieldValue::Number(low)])?
+            }
         };
-        let (low, high) = match extent {
-            ValueExtent::Fixed(value) => return both(value, value),
-            ValueExtent::Among(_) | ValueExtent::Unknown => return false,
-            ValueExtent::Between(NumberInterval { low, high }) => (*low, *high),
-        };
-        let BoundGrowth { more, buffered, mapped, whole } = growth_of_bounds(key);
-        // The ends of an expression's range may lie between whole numbers, but a chip's own value is whole.
-        let (low, high) = if whole { (low.ceil(), high.floor()) } else { (low, high) };
-        let known = low <= high
-            && match more {
-                FieldEffect::Faster => both(&FieldValue::Number(high), &FieldValue::Number(low)),
-                FieldEffect::Slower => both(&FieldValue::Number(low), &FieldValue::Number(low)),
-                FieldEffect::Unknown => false,
-            };
-        self.buffered &= buffered;
-        self.mapped &= mapped;
-        known
+        let [fast, small] = &ends;
+        (self.fast.set_field(key, fast).is_ok() && self.small.set_field(key, small).is_ok()).then_some(ends)
     }
 
     fn corner_chips(&self) -> Option<CornerChips> {
@@ -292,7 +290,7 @@ impl Grid {
     fn box_of_places(&self, places: &[Vec<usize>]) -> Result<Option<UnlimitedBox>, String> {
         let mut extents = self.formulas.extents_of_region(places)?;
         let mut files = Files { fast: self.base.clone(), small: self.base.clone(), buffered: true, mapped: true };
-        if !self.set_extents(&mut files, &extents, false) {
+        if self.chip_positions(false).any(|slot| self.set_extent(&mut files, slot, &extents).is_none()) {
             return Ok(None);
         }
         // Values that do not go together at the ends may go together in between.
@@ -301,15 +299,22 @@ impl Grid {
         let die = NumberInterval::new(of(&chips.small)?, of(&chips.fast)?).widen_relatively(ROUNDING);
         if self.formulas.any_follows_from_area() {
             self.formulas.add_area_extents(&mut extents, die)?;
-            let set = self.set_extents(&mut files, &extents, true);
-            let Some(both) = files.corner_chips().filter(|_| set) else { return Ok(None) };
-            chips = both;
+            let mut lone = true;
+            for slot in self.chip_positions(true) {
+                let Some([fast, small]) = self.set_extent(&mut files, slot, &extents) else { return Ok(None) };
+                let key = &self.formulas.keys()[slot];
+                lone &= ChipDocument::set_lone_field(&mut chips.fast, key, &fast)
+                    && ChipDocument::set_lone_field(&mut chips.small, key, &small);
+            }
+            if !lone {
+                let Some(both) = files.corner_chips() else { return Ok(None) };
+                chips = both;
+            }
         }
         Ok(Some(UnlimitedBox { files, chips, die }))
     }
 
-    fn set_extents(&self, files: &mut Files, extents: &[ValueExtent], of_area: bool) -> bool {
-        let mut chip = self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip);
-        chip.all(|slot| files.set_extent(&self.formulas.keys()[slot], &extents[slot]))
+    fn set_extent(&self, files: &mut Files, slot: usize, extents: &[ValueExtent]) -> Option<[FieldValue; 2]> {
+        files.set_extent(&self.formulas.keys()[slot], &extents[slot], self.growths[slot])
     }
 }

@@ -5,6 +5,7 @@ use super::formula::{DesignValues, Formulas};
 use super::limits::{CheckedFigures, ChipFigures, ChipLimits, OutsideCounts, OutsideReason};
 use super::region::{DimensionOrder, Region};
 use rayon::prelude::*;
+use sim::hardware::fields::{BoundGrowth, growth_of_bounds};
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, HardwareError, fields};
 use std::collections::BTreeMap;
 
@@ -58,6 +59,8 @@ pub struct Grid {
     pub(super) formulas: Formulas,
     /// By position in [`Formulas::keys`]: the file that the value belongs to.
     pub(super) places: Vec<DimensionOwner>,
+    /// By position: how bounds depend on the field of a chip.
+    pub(super) growths: Vec<BoundGrowth>,
     pub(super) order: DimensionOrder,
     /// Chips within the limits. Empty if boxes are searched; then every combination is a point.
     pub(super) points: Vec<GridPoint>,
@@ -128,7 +131,8 @@ impl Grid {
             places.push(place);
         }
         let order = DimensionOrder::new(&formulas);
-        Ok(Self { base, formulas, places, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
+        let growths = formulas.keys().iter().map(|key| growth_of_bounds(key)).collect();
+        Ok(Self { base, formulas, places, growths, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
     }
 
     /// Changes constants of the cost model for all chips.
@@ -337,7 +341,10 @@ impl Grid {
             let before = area(&chip).map_err(|why| BuildFailure::Fault(why.to_string()))?;
             self.formulas.add_area_values(&mut slots, before).map_err(BuildFailure::Fault)?;
             self.apply_settings(&mut document, &slots, true)?;
-            chip = document.build_accelerator().map_err(|why| self.explain_failure(why, &slots, true))?;
+            let mut lone = self.chip_positions(true);
+            if !lone.all(|slot| ChipDocument::set_lone_field(&mut chip, &self.formulas.keys()[slot], &slots[slot])) {
+                chip = document.build_accelerator().map_err(|why| self.explain_failure(why, &slots, true))?;
+            }
             if area(&chip).is_ok_and(|after| after != before) {
                 let why = "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
                 return Err(BuildFailure::Fault(format!("space.dimensions: {why}")));
@@ -347,13 +354,18 @@ impl Grid {
         Ok(GridChip { settings: self.file_settings(&slots), chip })
     }
 
+    /// The positions of the chip's fields that a design sets ([`Formulas::positions_set`]).
+    pub(super) fn chip_positions(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
+        self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip)
+    }
+
     fn apply_settings(
         &self,
         document: &mut ChipDocument,
         slots: &DesignValues,
         of_area: bool,
     ) -> Result<(), BuildFailure> {
-        for slot in self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip) {
+        for slot in self.chip_positions(of_area) {
             let key = &self.formulas.keys()[slot];
             document
                 .set_field(key, &slots[slot])
@@ -371,7 +383,7 @@ impl Grid {
             HardwareError::Malformed { why, .. } => why,
             unknown @ HardwareError::Unknown { .. } => return BuildFailure::Fault(unknown.to_string()),
         };
-        for slot in self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip) {
+        for slot in self.chip_positions(of_area) {
             let (key, value) = (&self.formulas.keys()[slot], &slots[slot]);
             let mut alone = self.base.clone();
             if alone.set_field(key, value).is_ok()

@@ -11,6 +11,8 @@ use super::template::embedded;
 use super::{Accelerator, ChipFamily, file};
 use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};
+use crate::limits;
+use crate::units::Watts;
 use std::collections::BTreeMap;
 
 /// A chip's file as a table, with its sources apart.
@@ -134,6 +136,18 @@ impl ChipDocument {
             tensor.entry("accumulators").or_insert_with(|| toml::Value::Table(toml::Table::new()));
         }
         document::set_field(&mut self.table, key, value, &self.file)
+    }
+
+    /// Sets a field of a chip that no other figure of the chip follows from, as [`Self::build_accelerator`] sets it.
+    /// Returns false, and leaves the chip as it is, if the field is another one or a file could not have the value.
+    pub fn set_lone_field(chip: &mut Accelerator, key: &str, value: &FieldValue) -> bool {
+        let (Some(watts), "energy.static_w", None) = (value.number(), key, chip.lowered) else { return false };
+        let below_tdp = chip.published.tdp.is_none_or(|tdp| watts < tdp.0);
+        let possible = below_tdp && (0.0..=*limits::POWER.end()).contains(&watts);
+        if possible {
+            chip.energy.static_power = Watts(watts);
+        }
+        possible
     }
 
     /// Sets a fitted scalar and its origin. If the table has one origin for all scalars, the others keep it.
@@ -362,5 +376,27 @@ mod tests {
             let read = ChipTemplate::from_toml_str(&document.to_text(&[], "searched").unwrap(), "best.toml").unwrap();
             prop_assert_eq!(read.accelerator, phaze::design_accelerator(&config));
         }
+    }
+
+    #[test]
+    fn a_lone_field_is_set_as_its_file_sets_it() {
+        let mut set = 0;
+        for name in template_names() {
+            for watts in [0.0, 12.5, 1e3, -1.0, 1e9] {
+                let mut document = ChipDocument::of_built_in_chip(name).unwrap();
+                let mut chip = document.build_accelerator().unwrap();
+                let value = FieldValue::Number(watts);
+                document.set_field("energy.static_w", &value).unwrap();
+                let before = chip.clone();
+                let is_set = ChipDocument::set_lone_field(&mut chip, "energy.static_w", &value);
+                match document.build_accelerator() {
+                    Ok(built) => assert!(is_set && chip == built, "{name} {watts}"),
+                    Err(_) => assert!(!is_set && chip == before, "{name} {watts}"),
+                }
+                set += usize::from(is_set);
+                assert!(!ChipDocument::set_lone_field(&mut chip, "tensor.rows", &FieldValue::Number(8.0)));
+            }
+        }
+        assert!(set > 20, "{set}");
     }
 }
