@@ -1,6 +1,5 @@
 //! The facts on which a prediction rests: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
-use super::ResidualTable;
 use super::mechanism::{Mechanism, mechanisms_of_plan};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -65,17 +64,6 @@ impl PredictionFacts {
             chips,
             own_runs: stack.runs.clone(),
         }
-    }
-
-    /// Returns the same facts without the chip's name if no run, carried or own, has a chip of that name. The errors
-    /// of all such chips of a kind are alike.
-    #[must_use]
-    pub fn without_unmeasured_chip(mut self) -> Self {
-        let is_own = self.own_runs.iter().any(|run| run.chip == self.chip.name);
-        if !is_own && !ResidualTable::read_carried().has_chip(&self.chip.name) {
-            self.chip.name.clear();
-        }
-        self
     }
 }
 

@@ -112,9 +112,16 @@ impl ResidualTable {
         Ok(Self { rows })
     }
 
-    /// Returns whether a run was measured on a chip of this name.
-    pub(super) fn has_chip(&self, name: &str) -> bool {
-        self.rows.values().flatten().any(|row| row.facts.chip.name == name)
+    /// Returns facts without the chip's name if no run, of the table or own, has a chip of that name. The errors of all
+    /// such chips of a kind are alike.
+    #[must_use]
+    pub fn hide_unmeasured_chip(&self, mut facts: PredictionFacts) -> PredictionFacts {
+        let name = &facts.chip.name;
+        let in_table = || self.rows.values().flatten().any(|row| row.facts.chip.name == *name);
+        if !facts.own_runs.iter().any(|run| run.chip == *name) && !in_table() {
+            facts.chip.name.clear();
+        }
+        facts
     }
 
     pub(super) fn rows_of(&self, quantity: PredictedQuantity) -> impl Iterator<Item = &ResidualRow> {

@@ -3,6 +3,7 @@
 use super::Job;
 use measured::evidence::{Mechanism, PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan};
 use sim::pipeline::PipelineSchedule;
+use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use step::TrainingPlan;
@@ -80,10 +81,20 @@ impl PeakFactors {
     }
 }
 
+impl Job<'_> {
+    /// The memory of a device that a plan leaves free: the larger of [`Job::headroom`] and the margin with which its
+    /// peak fits with the chance [`Job::fit`].
+    #[must_use]
+    pub fn memory_left_free_by(&self, plan: &TrainingPlan) -> Bytes {
+        self.memory_left_free(PeakFactors::new(self).factor_of_plan(self, plan, plan.schedule))
+    }
+}
+
 /// Returns the facts of a job's plans without their mechanisms. Chips that no run measured have no name there: their
 /// errors are alike.
 fn facts_of_job(job: &Job<'_>) -> PredictionFacts {
-    PredictionFacts::of_cluster(job.chip, job.fabric, job.stack, job.devices).without_unmeasured_chip()
+    let facts = PredictionFacts::of_cluster(job.chip, job.fabric, job.stack, job.devices);
+    ResidualTable::read_carried().hide_unmeasured_chip(facts)
 }
 
 fn policy_kind(policies: &StagePolicies) -> usize {

@@ -15,6 +15,7 @@
 //! the small space's list prune most other plans by a bound on their work, before anything else about them is
 //! evaluated.
 
+mod attempt;
 mod bounds;
 mod chips;
 #[cfg(test)]
@@ -34,13 +35,13 @@ mod splits;
 mod tests;
 
 pub use crate::ask::{PlanFamily, PlanSpace, Splits};
+pub(crate) use attempt::PlanAttempt;
 pub use chips::fastest::FastestPlan;
 pub use chips::on_chip::{ChipKernels, GroupBounds};
 pub use chips::prepared::PreparedJob;
 pub use families::FamilyPlan;
 pub use fit::{NO_MARGIN, USUAL_FIT};
 pub use job::Job;
-pub(crate) use job::PlanAttempt;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
 pub use ranked::{ALIKE_MEMORY, ALIKE_TIME, MixStatistics, PlanAnswer, RankedPlan};
