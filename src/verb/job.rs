@@ -218,6 +218,7 @@ pub struct JobParts {
 }
 
 /// A job with all parts that it refers to.
+#[derive(Clone)]
 pub struct LoadedJob {
     pub model: Model,
     pub chip: Accelerator,

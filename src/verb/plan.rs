@@ -184,6 +184,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
         // The mapping chooses the order of the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
+    let techniques = loaded.techniques().clone();
     let settled = search_with_fractions(call, arguments, &question, &mut loaded, &asked, &limit)?;
     let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
     let (space, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
@@ -196,8 +197,12 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     let mut answer = settled.map_or_else(|| searched(&job), Ok)?;
     let mut refused = None;
     if answer.best.is_empty() && answer.stopped.is_none() {
-        let (without, reason) = explain_empty_list(&question, &job, answer, searched)?;
-        (answer, refused) = (without, reason);
+        let mut without = loaded.clone();
+        without.ask_fit(NO_MARGIN, techniques);
+        (answer, refused) = explain_empty_list(&question, &mut without, job.fit, answer, |without| {
+            let settled = search_with_fractions(call, arguments, &question, without, &asked, &limit)?;
+            settled.map_or_else(|| searched(&without.planner_job(&question)), Ok)
+        })?;
     }
     if arguments.emit.is_none() {
         let teller = PlanSearchReporter::new(&progress);
@@ -220,7 +225,10 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best_plan(call, &question, framework, &job, &answer, &mappings)
+            let Some(refused) = refused else {
+                return write_best_plan(call, &question, framework, &job, &answer, &mappings);
+            };
+            Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {refused}")))
         }
         (None, stopped) => {
             let (mut record, written) = list_plans(arguments, &question, &limit, &job, &around, &answer, stopped)?;
@@ -233,18 +241,21 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     }
 }
 
-/// Explains why no plan fits with the asked chance, from a search without a margin: the answer of the two that shows it,
-/// and the reason. Without a reason, no plan fits in any case. Fails if the requested headroom is the reason.
+/// Explains why no plan fits with the asked chance, from a search `without` a margin: the answer of the two that shows
+/// it, and the reason. Without a reason, no plan fits in any case. Fails if the requested headroom is the reason.
 fn explain_empty_list(
     question: &Question,
-    job: &Job<'_>,
+    without: &mut LoadedJob,
+    asked: f64,
     answer: PlanAnswer,
-    search: impl Fn(&Job<'_>) -> Result<PlanAnswer, Failure>,
+    search: impl FnOnce(&mut LoadedJob) -> Result<PlanAnswer, Failure>,
 ) -> Result<(PlanAnswer, Option<String>), Failure> {
-    let without = Job { fit: NO_MARGIN, ..*job };
-    let found = if job.fit > NO_MARGIN { search(&without)? } else { answer.clone() };
-    unmet_budget(question, &without, &found)?;
-    let reason = fit::refusal_of_margin(&without, &found, job.fit);
+    let found = if asked > NO_MARGIN { search(without)? } else { answer.clone() };
+    let job = without.planner_job(question);
+    unmet_budget(question, &job, &found)?;
+    // The list has the fastest plans, which need not be the ones that are most likely to fit.
+    let nearest = answer.nearest.as_ref().and_then(|(plan, _)| job.rank_plan(plan).ok().flatten());
+    let reason = fit::refusal_of_margin(&job, found.best.iter().chain(&nearest), asked);
     Ok((if reason.is_some() { answer } else { found }, reason))
 }
 

@@ -147,6 +147,40 @@ fn a_plan_fits_with_the_chance_that_is_asked_for() {
 }
 
 #[test]
+fn a_job_without_a_likely_plan_names_the_likeliest() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = [
+        "plan",
+        "llama2-7b",
+        "--chip",
+        "h200",
+        "--fabric",
+        "nvlink4_node",
+        "--devices",
+        "1",
+        "--global-batch",
+        "8",
+        "--sequence-length",
+    ];
+    let said = |more: &[&str]| run_coplace_in(dir.path(), &[&job[..], more].concat());
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Whatever the list's length.
+    for list in [&["2048"][..], &["2048", "--top", "1"]] {
+        let text = words(&said(list).expect_result());
+        assert!(
+            text.contains("no plan fits with a chance of 90 %") && text.contains("with a chance of 88 %"),
+            "{text}"
+        );
+    }
+    let emitted = said(&["2048", "--emit", "megatron"]);
+    assert!(emitted.code == 1 && emitted.stderr.contains("no plan fits with a chance of 90 %"), "{}", emitted.stderr);
+    // The part that goes away is open again: not all of it finds room.
+    let away = ["4096", "--micro-batch", "1", "--recompute", "none", "--technique", "ssdtrain", "--nvme", "6:10"];
+    let text = words(&said(&away).expect_result());
+    assert!(text.contains("no plan fits with a chance of 90 %") && text.contains("--fit 0.5"), "{text}");
+}
+
+#[test]
 fn the_plan_of_a_found_chip_fits_with_the_chance_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     // A sequence so long that the fastest plan fills the memory.

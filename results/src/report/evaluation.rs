@@ -1,5 +1,6 @@
 //! The evaluation of a job as text. The kernels come first, if requested; the summary ends the report.
 
+use super::evidence::format_chance;
 use super::plan::{describe_parameters, kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
 use crate::answer::evaluation::EvaluateAnswer;
@@ -9,6 +10,7 @@ use crate::text::{
     ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant, power_of_ten_rate,
 };
+use search::planner::USUAL_FIT;
 use sim::network::SystemPrice;
 use sim::units::{Bytes, Seconds};
 
@@ -132,9 +134,15 @@ fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
 
 /// Returns how the plan of an evaluation was chosen.
 pub(super) fn decided_text(answer: &EvaluateAnswer) -> String {
+    let chance = answer.result.as_ref().and_then(|result| result.plan.fit_probability);
+    // The search kept to such plans if there was one.
+    let likely = match chance.is_some_and(|chance| chance >= USUAL_FIT) {
+        true => format!(" and that fit with a chance of {}", format_chance(USUAL_FIT)),
+        false => String::new(),
+    };
     match answer.counts.plans {
         1 => "the only plan that the arguments allow".to_owned(),
-        plans => format!("the fastest of {} plans that the arguments allow", format_count(plans as u64)),
+        plans => format!("the fastest of {} plans that the arguments allow{likely}", format_count(plans as u64)),
     }
 }
 

@@ -3,7 +3,7 @@
 use results::answer::evidence::{fit_probability, need_and_have};
 use results::answer::plan::one_line;
 use results::report::format_chance;
-use search::planner::{Job, PlanAnswer};
+use search::planner::{Job, RankedPlan};
 use sim::units::Bytes;
 
 /// Parses a chance above 0 and below 1.
@@ -14,10 +14,14 @@ pub(in crate::verb) fn parse_fit(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Returns the reason why no plan fits with the asked chance, from an answer without a margin: the plan that is most
-/// likely to fit, and the cure. `None` if no plan fits in any case.
-pub(super) fn refusal_of_margin(job: &Job<'_>, answer: &PlanAnswer, asked: f64) -> Option<String> {
-    let chances = answer.best.iter().filter_map(|ranked| Some((fit_probability(job, ranked)?, ranked)));
+/// Returns the reason why no plan fits with the asked chance: the one of these plans without a margin that is most likely
+/// to fit, and the cure. `None` if there is no such plan.
+pub(super) fn refusal_of_margin<'a>(
+    job: &Job<'_>,
+    plans: impl Iterator<Item = &'a RankedPlan>,
+    asked: f64,
+) -> Option<String> {
+    let chances = plans.filter_map(|ranked| Some((fit_probability(job, ranked)?, ranked)));
     let (chance, ranked) = chances.max_by(|a, b| a.0.total_cmp(&b.0))?;
     let [need, have] = need_and_have(job, ranked).map(Bytes::gib);
     let recompute = if ranked.plan.recomputes_all() { "" } else { " or --recompute full" };
