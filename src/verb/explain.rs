@@ -14,7 +14,6 @@ use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
     self, DesignExplanation, DimensionStepRow, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign,
-    WITHIN_LIMITS,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
@@ -240,7 +239,7 @@ fn keep_better_steps(subject: &ExplainedDesign, around: &mut [Vec<DimensionStep>
     let gain = |around: &[Vec<DimensionStep>], at: usize| {
         let of_models: Vec<&DimensionStep> = around.iter().filter_map(|of| of.get(at)).collect();
         let row = subject.step_row(&of_models);
-        row.and_then(|row| Some((row.limits == WITHIN_LIMITS, row.change?))).unwrap_or((false, f64::NEG_INFINITY))
+        row.and_then(|row| Some((row.exceeds.is_empty(), row.change?))).unwrap_or((false, f64::NEG_INFINITY))
     };
     for at in 0..around.first().map_or(0, Vec::len) {
         if gain(others, at) > gain(around, at) {

@@ -210,11 +210,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
         add_discouraged(&job, &space, &mut answer, watch).or_input()?;
     }
     let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
-    // If every plan is refused, a rule of the model or the fabric is violated. If no plan fits the chip, that is a
-    // result.
-    if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
-        return Err(failure::input_failure(refusal));
-    }
+    check_refusals(&answer)?;
     warn_of_idle_storage(arguments, &answer);
     progress.next_phase("mapping ranks to links");
     let mappings = map_ranks(arguments, &job, &mut answer)?;
@@ -225,10 +221,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            let Some(refused) = refused else {
-                return write_best_plan(call, &question, framework, &job, &answer, &mappings);
-            };
-            Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {refused}")))
+            write_best_plan(call, &question, framework, &job, &answer, &mappings, refused)
         }
         (None, stopped) => {
             let (mut record, written) = list_plans(arguments, &question, &limit, &job, &around, &answer, stopped)?;
@@ -269,6 +262,15 @@ fn check_space(asked: &PlanSpace, space: &PlanSpace, job: &Job<'_>, cluster: &Fa
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     Ok(())
+}
+
+/// Fails if every plan is refused: a rule of the model or the fabric is violated. If no plan fits the chip, that is a
+/// result.
+fn check_refusals(answer: &PlanAnswer) -> Result<(), Failure> {
+    match &answer.refusal {
+        Some(refusal) if answer.refused == answer.plans => Err(failure::input_failure(refusal)),
+        _ => Ok(()),
+    }
 }
 
 /// Warns if storage is given and no plan of the list uses it.
@@ -402,7 +404,8 @@ pub fn requested_spaces(
     (PlanSpace::full(job, &asked, policies.unwrap_or_else(default_policies)), asked)
 }
 
-/// Prints the fastest plan that a framework can express, as the framework's configuration.
+/// Prints the fastest plan that a framework can express, as the framework's configuration. Without a plan, fails with
+/// the reason `refused`, or else with what the nearest plan lacks.
 fn write_best_plan(
     call: &Call,
     question: &Question,
@@ -410,9 +413,11 @@ fn write_best_plan(
     job: &Job<'_>,
     answer: &PlanAnswer,
     mappings: &[RankMapping],
+    refused: Option<String>,
 ) -> Result<(), Failure> {
     if answer.best.is_empty() {
-        let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();
+        let lack = || PlannedAnswer::from_answer(job, question.model(), answer, &[]).why;
+        let why = refused.or_else(lack).unwrap_or_default();
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
     }
     let mappings: Vec<RankMappingRecord> = mappings.iter().map(RankMappingRecord::from).collect();

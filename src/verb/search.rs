@@ -31,7 +31,7 @@ use results::run::conversion::{self, SearchedModelSet};
 use results::run::front::{FrontAxes, StepScope};
 use results::run::older::OlderRun;
 use results::run::progress::ProgressTable;
-use results::run::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
+use results::run::record::{self, BestDesign, Certificate, FrontRecord, SearchRecord, StudyRecord, Versions};
 use results::run::search_run::{self, FoundFiles, SearchRun};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_heading, format_percent, format_rate};
@@ -385,6 +385,19 @@ pub struct ConcludedSearch {
     pub found: FoundFiles,
 }
 
+/// The front of a search, if one was asked for.
+fn front_of_search(
+    question: &SearchQuestion,
+    rows: &[DesignRow],
+    study: &StudyRecord,
+    certificate: &Certificate,
+) -> Option<FrontRecord> {
+    question.aim.axes.named_axes().next()?;
+    let several = !question.others.is_empty();
+    let axes = FrontAxes::of_search(rows, study, &certificate.objective, several);
+    FrontRecord::from_designs(axes, rows, &StepScope::of_study(study, several))
+}
+
 /// Explains an answer and compares its best design.
 pub fn conclude_search(
     question: &SearchQuestion,
@@ -423,13 +436,7 @@ pub fn conclude_search(
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let (format, versions, study) = (record::FORMAT, Versions::current(), question.study_record());
     let asked = question.asked.clone();
-    let front = (question.aim.axes.named_axes().count() > 0)
-        .then(|| {
-            let several = !question.others.is_empty();
-            let axes = FrontAxes::of_search(&rows, &study, &certificate.objective, several);
-            FrontRecord::from_designs(axes, &rows, &StepScope::of_study(&study, several))
-        })
-        .flatten();
+    let front = front_of_search(question, &rows, &study, &certificate);
     let record = SearchRecord {
         format,
         versions,

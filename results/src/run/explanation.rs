@@ -16,8 +16,6 @@ use serde::Serialize;
 /// The number of kernels, and of parts of the step, in lists.
 const KERNELS: usize = 8;
 const OVER_AREA: &str = "over_area";
-/// [`DimensionStepRow::limits`] of a chip within all limits.
-pub const WITHIN_LIMITS: &str = "within";
 const OVER_POWER: &str = "over_power";
 
 /// The explanation of the best design of a run.
@@ -319,7 +317,7 @@ impl ExplainedDesign {
         let (limits, refusal) = match &step.fate {
             SweptOutcome::NoChip(why) => ("no_chip", Some(why.clone())),
             SweptOutcome::Outside(why, _) => (limit_name(*why), None),
-            SweptOutcome::Evaluated(..) => (WITHIN_LIMITS, None),
+            SweptOutcome::Evaluated(..) => ("within", None),
         };
         Some(DimensionStepRow {
             dimension: step.key.clone(),

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Boxes with fewer designs are split without a refined bound, because bounding every chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
 /// Boxes with fewer designs try only the [`LIKELY`] best split dimensions of their parent box, unless none of these is
-/// left.
+/// left. Both were chosen by the time of Llama 3 70B on the space of `tpu`: with two likely dimensions it takes 1.6 times
+/// as long, with 4,096 designs 1.2 times; four to 256 designs take the same. No answer depends on them.
 const WORTH_COMPARING: u64 = 256;
 const LIKELY: usize = 3;
 /// Limits on the gain of one part of a split. They make a split that helps both parts win over one that helps a single

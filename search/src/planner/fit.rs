@@ -64,14 +64,17 @@ impl PeakFactors {
     fn factor_of_kind(&self, job: &Job<'_>, plan: &TrainingPlan, schedule: PipelineSchedule, policies: usize) -> f64 {
         let domain = job.fabric.fast_domain_devices();
         let kind = (policies * KINDS[1] + layout_kind(&plan.layout, domain)) * KINDS[2] + schedule_kind(schedule);
-        let Some(known) = self.known.get(kind) else { return 1.0 };
-        *known.get_or_init(|| {
+        if self.chance <= NO_MARGIN {
+            return 1.0;
+        }
+        let compute = || {
             let kept_all = TrainingPlan { activations: StagePolicies::default(), schedule, ..plan.clone() };
             let mut others = mechanisms_of_plan(job.model, &kept_all, job.stack, domain);
             others.remove(&Mechanism::KeepAll);
             let kinds = if policies == MIXED { &POLICY_KINDS[..] } else { &POLICY_KINDS[policies..=policies] };
             kinds.iter().map(|of| self.factor_of_mechanisms(&others, of)).fold(1.0, f64::max)
-        })
+        };
+        self.known.get(kind).map_or_else(compute, |known| *known.get_or_init(compute))
     }
 
     fn factor_of_mechanisms(&self, others: &BTreeSet<Mechanism>, of_policy: &[Mechanism]) -> f64 {

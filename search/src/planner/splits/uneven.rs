@@ -409,10 +409,9 @@ impl PlanSearch<'_> {
         let loads = self.loads_of_plan(shared.chip, shape, plan, loads, &sends);
         let mut rest =
             PlanSplitCosts { search: self, shared, evaluator, shape, plan, division: candidate.division, domain };
-        let limit = sought.limit;
         let mut splits = match sought.reach {
-            SplitReach::All => loads.splits_by_bound(layers, plan, limit - overhead, &mut rest),
-            SplitReach::Near => loads.near_splits_by_bound(layers, plan, limit - overhead, &mut rest),
+            SplitReach::All => loads.splits_by_bound(layers, plan, sought.limit - overhead, &mut rest),
+            SplitReach::Near => loads.near_splits_by_bound(layers, plan, sought.limit - overhead, &mut rest),
         };
         let mut trial = SplitTrial {
             search: self,
@@ -422,7 +421,7 @@ impl PlanSearch<'_> {
             candidate,
             sends,
             domain,
-            limit,
+            limit: sought.limit,
             best: None,
             lowest: f64::INFINITY,
             waiting: Vec::new(),
@@ -440,7 +439,7 @@ impl PlanSearch<'_> {
             // A split that is no faster than the evaluated one is useless. If few splits are searched, this is checked
             // afterwards.
             if tried == 0 && sought.reach == SplitReach::All && sought.gain == 0.0 {
-                trial.limit = limit.min(self.known_time_of(shape, plan, candidate, &trial.sends));
+                trial.limit = sought.limit.min(self.known_time_of(shape, plan, candidate, &trial.sends));
                 if bound >= trial.limit {
                     break;
                 }

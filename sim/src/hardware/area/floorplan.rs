@@ -3,6 +3,7 @@
 use super::super::{Accelerator, AccumulatorMemory, DieLink, HbmGeneration, MemoryLevel, MemoryScope, ProcessNode};
 use crate::files::FileFault;
 use crate::limits;
+use crate::units::Hertz;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
@@ -55,8 +56,7 @@ pub struct SramArray {
     pub bytes_per_cycle: f64,
 }
 
-// Serde passes a reference.
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
@@ -142,6 +142,18 @@ impl BaseDies {
 }
 
 impl SramArray {
+    /// A memory of a chip as a scratchpad. Its ports share its bandwidth.
+    fn of_level(level: &MemoryLevel, clock: Hertz, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            capacity_kib: level.capacity.as_f64() / 1024.0,
+            count: 1,
+            kind: SramKind::Scratchpad,
+            ports: level.ports,
+            bytes_per_cycle: (level.read_bandwidth + level.write_bandwidth).0 / clock.0 / f64::from(level.ports.max(1)),
+        }
+    }
+
     /// The memory's name in the area breakdown.
     pub(super) fn part_name(&self) -> &'static str {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
@@ -171,19 +183,9 @@ impl Floorplan {
     /// value), and `links` chip-to-chip links.
     #[must_use]
     pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
-        let array = |level: &MemoryLevel, name: &str| SramArray {
-            name: name.to_owned(),
-            capacity_kib: level.capacity.as_f64() / 1024.0,
-            count: 1,
-            kind: SramKind::Scratchpad,
-            ports: level.ports,
-            bytes_per_cycle: (level.read_bandwidth + level.write_bandwidth).0
-                / accelerator.clock.0
-                / f64::from(level.ports.max(1)),
-        };
         let on_chip = |scope, name: &str| {
             let levels = accelerator.on_chip.iter().filter(|level| level.scope == scope);
-            levels.map(|level| array(level, name)).collect::<Vec<_>>()
+            levels.map(|level| SramArray::of_level(level, accelerator.clock, name)).collect::<Vec<_>>()
         };
         let (tensor, vector) = (accelerator.tensor.cores.max(1), &accelerator.vector);
         // Vector cores are spread over the tensor cores; a fraction of one is rounded up.
