@@ -136,17 +136,20 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
 /// Returns the options with the directories of chips and stacks. Fails if one is no directory.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     let chips = || sim::hardware::template_names().into_iter().map(str::to_owned).collect();
-    check_directory("--stacks", arguments.stacks.as_deref(), "megatron.toml", SoftwareStack::built_in_names)?;
-    check_directory("--chips", arguments.chips.as_deref(), "a100_80gb_sxm.toml", chips)?;
+    let files = &arguments.files;
+    check_directory("--stacks", arguments.stacks.as_deref(), "megatron.toml", SoftwareStack::built_in_names, files)?;
+    check_directory("--chips", arguments.chips.as_deref(), "a100_80gb_sxm.toml", chips, files)?;
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
 
-/// Fails if a directory has no file that could stand for one of `known`. Files of other names are warned of.
+/// Fails if a directory has no `.toml` file. Warns if its files are used nowhere: none has a name of `known`, and
+/// `measured`, the measured files, names none.
 fn check_directory(
     flag: &str,
     directory: Option<&Path>,
     like: &str,
     known: impl FnOnce() -> Vec<String>,
+    measured: &[PathBuf],
 ) -> Result<(), Failure> {
     let Some(directory) = directory else { return Ok(()) };
     let refuse = |limit: &str| {
@@ -165,9 +168,13 @@ fn check_directory(
         return refuse("has no .toml file");
     }
     let known = known();
-    if !names.iter().any(|name| known.contains(name)) {
+    let is_named = |name: &String| {
+        let texts = measured.iter().flat_map(|path| validate::read_measured_file(path));
+        texts.map(|text| String::from_utf8_lossy(&text).into_owned()).any(|text| text.contains(name.as_str()))
+    };
+    if !names.iter().any(|name| known.contains(name) || is_named(name)) {
         tracing::warn!(
-            "{flag} {}: none of its files ({}) has a built-in name, so only rows that name them use them",
+            "{flag} {}: none of its files ({}) has a built-in name, and no row names one: none is used",
             directory.display(),
             names.join(", ")
         );

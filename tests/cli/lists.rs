@@ -1,6 +1,6 @@
 //! `coplace list`: text and JSON have the same names.
 
-use crate::support::{run_coplace, run_coplace_in};
+use crate::support::{repository_path, run_coplace, run_coplace_in};
 
 fn names(what: &str) -> Vec<String> {
     let json = run_coplace(&["list", what, "--format", "json"]).expect_json();
@@ -35,6 +35,23 @@ fn a_directory_of_chips_without_any_is_refused() {
     let rows = concat!(env!("CARGO_MANIFEST_DIR"), "/sim/tests/data/collectives.csv");
     let refused = run_coplace_in(dir.path(), &["validate", rows, "--chips", "."]).expect_refusal();
     assert!(refused.contains("--chips .: has no .toml file"), "{refused}");
+}
+
+#[test]
+fn own_chips_are_warned_of_unless_a_row_names_one() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("chips")).unwrap();
+    let own = dir.path().join("chips/two_cpu_cores.toml");
+    std::fs::copy(repository_path("tests/cli/two_cpu_cores.toml"), &own).unwrap();
+    let measured = |chip: &str| {
+        let header = "id,chip,kernel,m,n,k,batch,elements,dtype,measured_us,timing,source";
+        let row = format!("a,{chip},gemm,256,256,256,1,,bf16,500.0,host,here");
+        std::fs::write(dir.path().join("kernels.csv"), format!("{header}\n{row}\n")).unwrap();
+        run_coplace_in(dir.path(), &["validate", "kernels.csv", "--chips", "chips"])
+    };
+    measured("two_cpu_cores").expect_result();
+    let warned = measured("a100_80gb_sxm");
+    assert!(warned.stderr.contains("(two_cpu_cores) has a built-in name, and no row names one"), "{warned:?}");
 }
 
 #[test]
