@@ -266,7 +266,8 @@ impl DesignSearch<'_> {
     /// Lower bound on a model's measure over the fabrics of a chip or box, at the given depth. It is only as tight as
     /// needed to decide whether the measure is below `wanted`.
     ///
-    /// Plans are timed on one fabric. Several fabrics are bounded by the least collective times on any of them.
+    /// Plans are timed on one fabric. If one of several has the fastest links, its plans bound those on all. Otherwise
+    /// the least collective times on any of them do.
     fn least_measure<'c>(
         &self,
         model: usize,

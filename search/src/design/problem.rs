@@ -14,8 +14,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Boxes with fewer designs are split without a refined bound, because bounding every chip takes as long.
-const WORTH_BOUNDING: u64 = 4;
 /// Boxes with fewer designs try only the [`LIKELY`] best split dimensions of their parent box, unless none of these is
 /// left. Both were chosen by the time of Llama 3 70B on the space of `tpu`: with two likely dimensions it takes 1.6 times
 /// as long, with 4,096 designs 1.2 times; four to 256 designs take the same. No answer depends on them.
@@ -380,9 +378,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
             },
             Candidates::Box(region, likely, known) => {
                 let corners = match node.shown {
-                    BoundSource::Peaks if region.combination_count() >= WORTH_BOUNDING => {
-                        self.boxes.enclose(space, region)?
-                    }
+                    BoundSource::Peaks => self.boxes.enclose(space, region)?,
                     _ => Enclosed::Open,
                 };
                 if let Enclosed::Within(corners) = corners {

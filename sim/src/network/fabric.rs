@@ -292,6 +292,20 @@ impl Fabric {
         self
     }
 
+    /// True if the fabrics differ at most in the bandwidth of their links, and no link of this one is slower. Then no
+    /// collective is slower either.
+    #[must_use]
+    pub fn has_links_of_at_least(&self, other: &Self) -> bool {
+        let faster = |(own, other): (&Tier, &Tier)| {
+            own.bandwidth >= other.bandwidth && *own == Tier { bandwidth: own.bandwidth, ..other.clone() }
+        };
+        let Self { name, description, launch, tiers, fitted_on, joins, system } = self;
+        tiers.len() == other.tiers.len()
+            && tiers.iter().zip(&other.tiers).all(faster)
+            && (name, description, launch, fitted_on, joins, system)
+                == (&other.name, &other.description, &other.launch, &other.fitted_on, &other.joins, &other.system)
+    }
+
     /// Returns this fabric with its 3D tori cabled as twisted ones if their sides allow it (`n x n x 2n`, `n x 2n x
     /// 2n`, all closed). This option of TPU v4 slices speeds up all-to-all. Other patterns keep their times.
     #[must_use]

@@ -394,6 +394,21 @@ fn the_order_of_nodes_matters_on_a_matrix() {
     assert!(sorted.cost_of_collective(&pairs).latency < racks.cost_of_collective(&pairs).latency);
 }
 
+#[test]
+fn links_are_compared_only_between_fabrics_that_differ_in_nothing_else() {
+    let own = Fabric::built_in("selene_hdr200x8").unwrap();
+    let faster = own.clone().with_bandwidth(1, BytesPerSecond(own.tiers[1].bandwidth.0 * 2.0));
+    assert!(own.has_links_of_at_least(&own));
+    assert!(faster.has_links_of_at_least(&own) && !own.has_links_of_at_least(&faster));
+    // One link is faster, another slower.
+    let mixed = faster.clone().with_bandwidth(0, BytesPerSecond(own.tiers[0].bandwidth.0 / 2.0));
+    assert!(!mixed.has_links_of_at_least(&own) && !own.has_links_of_at_least(&mixed));
+    let mut slow_start = faster;
+    slow_start.launch = Seconds(slow_start.launch.0 * 2.0);
+    assert!(!slow_start.has_links_of_at_least(&own));
+    assert!(!own.for_devices(16).unwrap().has_links_of_at_least(&own));
+}
+
 proptest! {
     #[test]
     fn more_bytes_or_slower_links_are_never_faster(

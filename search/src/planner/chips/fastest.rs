@@ -71,8 +71,8 @@ impl PreparedJob<'_> {
         Self::lower_bound_within(all, kernels, cutoff, fidelity.min(Fidelity::Mapped), &mut GroupBounds::default())
     }
 
-    /// As [`Self::lower_bound_over_fabrics`], with known bounds. On a single fabric [`Fidelity::Exact`] is allowed, and
-    /// the bound is that of [`Self::fine_bound`].
+    /// As [`Self::lower_bound_over_fabrics`], with known bounds. If one fabric has the fastest links, as a single one
+    /// does, [`Fidelity::Exact`] is allowed, and the bound is that of [`Self::fine_bound`] on that fabric.
     ///
     /// `known` must hold for a set of chips and fabrics that includes these. Groups that it decides are not refined. On
     /// return it has the new bounds, which hold for this chip and these fabrics. It is neither used nor changed if the
@@ -85,17 +85,26 @@ impl PreparedJob<'_> {
         fidelity: Fidelity,
         known: &mut GroupBounds,
     ) -> Seconds {
+        let alike = all.windows(2).all(|pair| pair[0].differs_in_fabric_only(pair[1]));
+        let fastest = alike.then(|| Self::on_fastest_links(all)).flatten();
+        let all = fastest.as_ref().map_or(all, std::slice::from_ref);
         let deepest = match all {
             [alone] if fidelity > Fidelity::Mapped => alone.deepest_refinement(),
             _ => GroupRefinement::Bound(fidelity.min(Fidelity::Mapped)),
         };
-        if all.windows(2).all(|pair| pair[0].differs_in_fabric_only(pair[1])) {
+        if alike {
             return Self::lower_bound_to(all, kernels, cutoff, deepest, known);
         }
         let each = all
             .iter()
             .map(|prepared| Self::lower_bound_to(&[prepared], kernels, cutoff, deepest, &mut GroupBounds::default()));
         each.fold(Seconds(f64::INFINITY), Seconds::min)
+    }
+
+    /// The job whose fabric is at least as fast as that of every other. `None` if no fabric is.
+    fn on_fastest_links<'j>(all: &[&'j Self]) -> Option<&'j Self> {
+        let is_fastest = |one: &&&Self| all.iter().all(|other| one.job.fabric.has_links_of_at_least(other.job.fabric));
+        all.iter().rev().find(is_fastest).copied()
     }
 
     /// True if two jobs are lowered alike: they differ at most in their fabrics and in the collectives that follow from

@@ -133,11 +133,15 @@ proptest! {
 }
 
 /// One model on the chips of a study, on two fabrics.
-fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
+fn on_two_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
+    on_fabrics(&["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap()), test);
+}
+
+/// One model on the chips of a study, on the given fabrics.
+fn on_fabrics(fabrics: &[Fabric], test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     let model = Model::load("mixtral-8x7b").unwrap();
     let stack = SoftwareStack::load("ideal").unwrap();
-    let fabrics =
-        ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap().for_devices(64).unwrap());
+    let fabrics: Vec<Fabric> = fabrics.iter().map(|fabric| fabric.for_devices(64).unwrap()).collect();
     let chip = Accelerator::built_in("tpu_v4").unwrap();
     let job = |fabric| Job {
         model: &model,
@@ -171,7 +175,7 @@ fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
 
 #[test]
 fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
-    on_fabrics(|prepared, chip| {
+    on_two_fabrics(|prepared, chip| {
         let prepared = &prepared[0];
         let mut mapped = ChipTimes::new(chip, prepared.job.stack).unwrap().with_fidelity(Fidelity::Mapped);
         let mut kernels = ChipKernels::new(prepared, chip).unwrap();
@@ -197,7 +201,7 @@ fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
 
 #[test]
 fn a_bound_over_fabrics_is_below_that_of_each_and_is_it_where_there_is_one() {
-    on_fabrics(|prepared, chip| {
+    on_two_fabrics(|prepared, chip| {
         let all: Vec<&PreparedJob<'_>> = prepared.iter().collect();
         assert!(all[0].differs_in_fabric_only(all[1]));
         let mut shared = ChipKernels::new(all[0], chip).unwrap();
@@ -215,4 +219,26 @@ fn a_bound_over_fabrics_is_below_that_of_each_and_is_it_where_there_is_one() {
             assert!(over > 0.0 && each.iter().all(|each| over <= *each), "{over} {each:?}");
         }
     });
+}
+
+#[test]
+fn a_bound_over_links_of_several_speeds_is_that_of_the_fastest() {
+    for name in ["tpu_v4_ici", "selene_hdr200x8"] {
+        let fabric = Fabric::built_in(name).unwrap();
+        let links = [0.3, 4.0, 1.0].map(|times| {
+            let bandwidth = fabric.tiers[0].bandwidth;
+            fabric.clone().with_bandwidth(0, sim::units::BytesPerSecond(bandwidth.0 * times))
+        });
+        on_fabrics(&links, |prepared, chip| {
+            let all: Vec<&PreparedJob<'_>> = prepared.iter().collect();
+            let bound = |all: &[&PreparedJob<'_>]| {
+                let mut kernels = ChipKernels::new(all[0], chip).unwrap();
+                let mut known = GroupBounds::default();
+                PreparedJob::lower_bound_within(all, &mut kernels, f64::INFINITY, Fidelity::Exact, &mut known).0
+            };
+            let [slow, fast, own] = [0, 1, 2].map(|at| bound(&all[at..=at]));
+            assert_eq!(bound(&all), fast);
+            assert!(fast < own && own < slow, "{fast} {own} {slow}");
+        });
+    }
 }
