@@ -168,11 +168,11 @@ fn check_directory(
         return refuse("has no .toml file");
     }
     let known = known();
-    let is_named = |name: &String| {
-        let texts = measured.iter().flat_map(|path| validate::read_measured_file(path));
-        texts.map(|text| String::from_utf8_lossy(&text).into_owned()).any(|text| text.contains(name.as_str()))
-    };
-    if !names.iter().any(|name| known.contains(name) || is_named(name)) {
+    let texts = measured.iter().flat_map(|path| validate::read_measured_file(path));
+    let texts: Vec<String> = texts.map(|text| String::from_utf8_lossy(&text).into_owned()).collect();
+    let mut cells = texts.iter().flat_map(|text| text.split([',', '\n'])).map(|cell| cell.trim().trim_matches('"'));
+    let is_used = names.iter().any(|name| known.contains(name)) || cells.any(|cell| names.iter().any(|n| n == cell));
+    if !is_used {
         tracing::warn!(
             "{flag} {}: none of its files ({}) has a built-in name, and no row names one: none is used",
             directory.display(),
