@@ -8,11 +8,9 @@ mod inputs;
 mod ordered;
 mod table;
 
+// It sets the memory allocator.
+use allocator as _;
 use pyo3::prelude::*;
-
-/// As in the program: the planner makes millions of short-lived lists.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs the program with the words of a command line, without its name. Returns the exit code.
 #[pyfunction]
