@@ -5,8 +5,15 @@ use crate::costs::{IterationCosts, PromptPool};
 use crate::steady::SteadyState;
 use sim::units::Seconds;
 
-/// Rounds of the iteration that solves for a cycle's time. Each round reduces the error by a factor of two or more.
+/// Rounds of the iteration that solves for a cycle's time in one pool. A round roughly halves the error.
 const ROUNDS: u32 = 60;
+
+/// Most rounds with separate pools. A round removes only a few percent of the error if both pools are nearly balanced,
+/// so the iteration goes on until a round changes nothing by more than [`CONVERGED`].
+const MOST_ROUNDS: u32 = 5_000;
+
+/// Relative change of a round that counts as none.
+const CONVERGED: f64 = 1e-12;
 
 /// Returns the steady state while `concurrency` requests are in flight. Each finished request is followed by a new one.
 ///
@@ -76,7 +83,8 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
     let steps = costs.mean(|r| r.iterations);
     let others = (count - 1.0) / count;
     let (mut first, mut between, mut decoding) = (prompts.alone, costs.decode_time(1.0), 1.0);
-    for _ in 0..ROUNDS {
+    for _ in 0..MOST_ROUNDS {
+        let before = [first, between];
         let rate = count / (first + steps * between);
         let busy = (rate * prompts.prompt / workers).min(1.0);
         let found = (rate * (first - prompts.alone + prompts.prompt) / workers).max(busy) * others;
@@ -85,6 +93,9 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
         first = f64::midpoint(first, prompts.alone + prompts.prompt * (found - busy * others / 2.0));
         between = f64::midpoint(between, next_between);
         decoding = placed.min(most);
+        if before.iter().zip([first, between]).all(|(old, new)| (new - old).abs() <= CONVERGED * new) {
+            break;
+        }
     }
     let rate = count / (first + steps * between);
     let limit = (workers / prompts.prompt).min(decoders * most / (steps * costs.decode_time(most)));
