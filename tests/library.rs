@@ -20,7 +20,7 @@ fn fault(line: &str) -> Box<CallFault> {
     answer_call(&words(line), Files::default(), CallControl::default()).1.unwrap_err()
 }
 
-/// The output of the program.
+/// Returns the output of the program.
 fn printed(line: &str, format: &str) -> String {
     let mut program = Command::cargo_bin("coplace").unwrap();
     let output = program.args(words(line)).args(["--format", format]).env("COLUMNS", "170").output().unwrap();
@@ -81,7 +81,7 @@ fn a_fault_names_key_value_limit_and_cure() {
     let found = fault("evaluate opt-350m --chip nowhere.toml --fabric nvlink4_node --devices 4 --global-batch 8");
     assert_eq!((found.file.as_deref(), found.key), (Some("nowhere.toml"), None));
     assert!(found.cure.unwrap().starts_with("give the path of a chip file"));
-    // A message with the marks of a message in a value is not taken apart.
+    // A value may contain the separators of a message. They do not split the value.
     let found = fault("evaluate x:;=.toml --chip h100 --fabric nvlink4_node --devices 4 --global-batch 8");
     assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("model"), Some("x:;=.toml")));
 }
@@ -105,7 +105,7 @@ fn a_stopped_call_has_the_best_so_far_and_warnings_are_kept() {
     let job = words("plan opt-350m --chip h100 --fabric nvlink4_node --devices 8 --global-batch 16");
     let (output, result) = answer_call(&job, Files::default(), control);
     assert_eq!(result, Ok(()));
-    assert!(output.json.contains("stopped by Ctrl-C or SIGTERM"), "{}", output.json);
+    assert!(output.json.contains("stopped by the caller"), "{}", output.json);
     let line = "plan opt-350m --chip h100 --fabric nvlink4_node --devices 8 --global-batch 16 --nvme 7:960";
     assert!(answer(line).warnings.iter().any(|warning| warning.contains("--nvme 7:960: no plan of the list")));
 }

@@ -6,8 +6,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The cause of a stop by a signal.
+/// The cause of a stop of the program itself.
 const BY_SIGNAL: &str = "stopped by Ctrl-C or SIGTERM";
+/// The cause of a stop by a program, an agent or a Python session that called this one.
+const BY_CALLER: &str = "stopped by the caller";
 /// Exit code of a program that Ctrl-C has ended: 128 plus the number of the signal.
 const INTERRUPTED: i32 = 130;
 /// Largest limit that a clock can represent.
@@ -16,6 +18,8 @@ const LONGEST: f64 = 1e9;
 /// Decides when a search must stop: at a time limit, or when the call is asked to.
 pub struct StopLimit {
     control: CallControl,
+    /// The cause if the call is asked to stop.
+    asked_by: &'static str,
     end: Option<(Instant, f64)>,
 }
 
@@ -35,7 +39,8 @@ impl StopLimit {
             tracing::warn!("stopping: work in progress ends, then the best so far follows; Ctrl-C again ends at once");
         });
         let end = seconds.map(|seconds| (Instant::now() + Duration::from_secs_f64(seconds), seconds));
-        Ok(Self { control: call.control.clone(), end })
+        let asked_by = if call.is_of_program() { BY_SIGNAL } else { BY_CALLER };
+        Ok(Self { control: call.control.clone(), asked_by, end })
     }
 
     /// True if the search must stop now.
@@ -43,10 +48,10 @@ impl StopLimit {
         self.control.is_stopped() || self.end.is_some_and(|(end, _)| Instant::now() >= end)
     }
 
-    /// The cause of the stop, if the search was stopped.
+    /// Returns the cause of the stop; `None` if the search was not stopped.
     pub fn stopped_by(&self) -> Option<String> {
         if self.control.is_stopped() {
-            return Some(BY_SIGNAL.to_owned());
+            return Some(self.asked_by.to_owned());
         }
         self.end
             .filter(|(end, _)| Instant::now() >= *end)
@@ -82,7 +87,7 @@ impl KeptCounter {
         handle_signals(call, move || {
             // A commit in progress ends first, so the line and the store agree; none starts before the exit.
             let kept = known.lock().unwrap_or_else(PoisonError::into_inner);
-            // Standard error may be closed.
+            // The error is ignored, because standard error may be closed.
             let _ = writeln!(std::io::stderr(), "{BY_SIGNAL}: {}", words(*kept));
             std::process::exit(INTERRUPTED);
         });
@@ -98,7 +103,7 @@ impl KeptCounter {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = store()?;
         if self.control.is_stopped() {
-            return Err(Failure::Incomplete(anyhow::anyhow!("{BY_SIGNAL}: {}", (self.words)(*kept))));
+            return Err(Failure::Incomplete(anyhow::anyhow!("{BY_CALLER}: {}", (self.words)(*kept))));
         }
         Ok(*kept)
     }
