@@ -1,4 +1,4 @@
-//! Searches of sixty small random spaces against brute force over every chip and every pair of chips.
+//! Searches of small random spaces against brute force over every chip and every pair of chips.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::*;
@@ -34,7 +34,7 @@ impl Draws {
         from[self.below(from.len())]
     }
 
-    /// Some values in a row of a list.
+    /// Returns one to `most` consecutive values of a list, as text.
     fn some<T: std::fmt::Debug>(&mut self, from: &[T], most: usize) -> String {
         let count = 1 + self.below(most);
         let first = self.below(from.len() - count + 1);
@@ -42,7 +42,7 @@ impl Draws {
     }
 }
 
-/// A small space of relatives of H100 with its fabrics, on `devices` devices.
+/// Draws a small space of variants of H100, with the space's fabrics for `devices` devices.
 fn draw_space(draws: &mut Draws, devices: u32) -> (Space, Vec<Fabric>) {
     let dimensions = format!(
         "\"tensor.cores\" = {}\n\"area.cores\" = \"ceil(12 * tensor.cores / 11)\"\n\
@@ -97,7 +97,7 @@ fn draw_question<'a>(draws: &mut Draws, model: &'a Model, devices: u32) -> Servi
     }
 }
 
-/// Output tokens per second of the best split of all divisions into whole replicas, tried one by one.
+/// Tries all divisions of the devices into whole replicas. Returns the most requests per second of any.
 fn split_by_brute_force(devices: u32, prompts: &[SizedRate], decoding: &[SizedRate]) -> f64 {
     let mut best = 0.0_f64;
     for (a, b) in prompts.iter().flat_map(|a| decoding.iter().map(move |b| (a, b))) {
@@ -162,7 +162,7 @@ fn check_pair(served: &ServedSpace<'_>, chips: &[ServedChip], seen: &mut Seen, w
             let (a, b) = (most(prompts), most(decoding));
             let joint = if a + b > 0.0 { a * b / (a + b) } else { 0.0 };
             let split = split_by_brute_force(devices, prompts, decoding);
-            // The rate on many devices is above that of every finite cluster.
+            // No finite cluster serves more per device than the limit for many devices.
             assert!(split <= joint * f64::from(devices) * (1.0 + 1e-12), "{what}: {split} on {devices}, {joint} each");
             if chips.len() <= 4 {
                 let side = |at: usize| served.hardware(&chips[at]).unwrap();
@@ -237,14 +237,14 @@ fn check_both(served: &ServedSpace<'_>, chips: &[ServedChip], weight: f64, seen:
 }
 
 fn check_case(case: u32) -> Seen {
-    // The second and the third have plans whose devices share the tokens of a sequence.
+    // Under vLLM, the first two models have plans whose devices share the tokens of a sequence.
     let name = match case % 15 {
         7 => "qwen3-30b-a3b",
         11 => "deepseek-v2-lite",
         _ => "llama3-8b",
     };
     let model = Model::load(name).unwrap();
-    let engine = ServingEngine::load_from(["vllm", "sglang"][case as usize % 2], &Files::default()).unwrap();
+    let engine = ServingEngine::load_from(["vllm", "sglang"][usize::from(case % 3 == 2)], &Files::default()).unwrap();
     let names = ServedObjective::names();
     let objective = ServedObjective::from_name(names[case as usize % names.len()]).unwrap();
     let mut draws = Draws(SeededRandom(3800 + u64::from(case)));
@@ -274,7 +274,7 @@ fn check_case(case: u32) -> Seen {
     seen
 }
 
-/// Random small spaces: few here, or as many as COPLACE_SPACES says.
+/// Number of small random spaces: 20, or the value of COPLACE_SPACES.
 fn cases() -> u32 {
     std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
 }
