@@ -75,7 +75,7 @@ fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: 
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
     let shape_of = |plan: &TrainingPlan| (lowering_of_plan(job.model, plan, job.stack), plan.activations.clone());
     let degrees_of = |plan: &TrainingPlan| {
-        (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == PipelineSchedule::ZbV)
+        (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == PipelineSchedule::ZB_V)
     };
     let start = Instant::now();
     let mut shapes = BTreeMap::new();
@@ -115,7 +115,7 @@ fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: 
     println!("    {what}: of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
 }
 
-/// The same answers by lowering each plan, playing its schedule and sizing every stage.
+/// Evaluates a sample of the plans by the slow paths: lowers each plan, simulates its schedule and sizes every stage.
 fn bench_slow_searches(job: &Job<'_>, plans: &[TrainingPlan]) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let some: Vec<&TrainingPlan> = plans.iter().step_by((plans.len() / SAMPLE).max(1)).collect();

@@ -10,7 +10,8 @@ use sim::pipeline::PipelineSchedule;
 use sim::units::BytesPerSecond;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// Links in nodes of 8 and between them, with 1/100 to 10 times Selene's bandwidth and up to ten times its latencies.
+/// Returns Selene's fabric with 1/100 to 10 times the bandwidth and up to ten times the latencies of the links in nodes
+/// of 8, and of those between nodes.
 fn fabrics() -> impl Strategy<Value = Fabric> {
     let scale = || (-2.0_f64..1.0).prop_map(|exponent| 10_f64.powf(exponent));
     (scale(), scale(), 1.0_f64..10.0, 1.0_f64..10.0).prop_map(|(inner, outer, inner_latency, outer_latency)| {
@@ -41,8 +42,8 @@ fn scale_latency(fabric: &mut Fabric, tier: usize, factor: f64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// For a large model on a slower chip, and for a small one on a faster chip. The latter's limit under
-    /// `megatron_core` is the host's launches.
+    /// Covers a large model on a slower chip, and a small model on a faster chip. Under `megatron_core`, the host's
+    /// launches limit the small model.
     #[test]
     fn time_never_falls_when_a_link_slows(
         mut plan in sample_layouts(),
@@ -58,7 +59,7 @@ proptest! {
         if plan.layout.pipeline > 1 {
             plan.schedule = match (plan.layout.virtual_stages, schedule) {
                 (1, schedule) | (_, schedule @ PipelineSchedule::OneForwardOneBackward) => schedule,
-                _ => PipelineSchedule::ZbV,
+                _ => PipelineSchedule::ZB_V,
             };
         }
         plan.layout.order = if pipeline_first { RankOrder::PipelineFirst } else { RankOrder::DataFirst };
@@ -102,7 +103,7 @@ fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// For a small model, which the host limits under every stack but one, and for a large one. Zero-bubble schedules
+    /// Covers a small model, which the host limits under all stacks but one, and a large model. Zero-bubble schedules
     /// run without data parallelism.
     #[test]
     fn time_never_rises_when_the_chip_or_the_host_is_faster(
@@ -113,16 +114,17 @@ proptest! {
         factor in 0.2_f64..1.0,
         host in 0.2_f64..4.0,
         stack in proptest::sample::select(vec!["megatron", "megatron_core", "torchtitan"]),
-        schedule in proptest::sample::select(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV]),
+        schedule in proptest::sample::select(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZB_V]),
         split in proptest::option::of(0_usize..1000),
     ) {
         prop_assume!(plan.layout.pipeline > 1);
-        // The exchange of data-parallel ranks beside backward passes hides behind both of their parts. If one is put
-        // off and gets shorter, more of the exchange is exposed than the pipeline may gain.
+        // Split backward passes run here without data parallelism: the exchange of data-parallel ranks hides behind
+        // both of their parts. If a part that is put off gets shorter, the exposed exchange may grow by more than the
+        // pipeline gains.
         if schedule.splits_backward() {
             (plan.layout.data, plan.layout.context, plan.layout.zero) = (1, 1, ZeroStage::None);
         }
-        plan.layout.virtual_stages = if schedule == PipelineSchedule::ZbV { 2 } else { 1 };
+        plan.layout.virtual_stages = if schedule == PipelineSchedule::ZB_V { 2 } else { 1 };
         plan.schedule = schedule;
         let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
         if small {

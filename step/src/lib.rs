@@ -51,12 +51,12 @@ pub use stack::discouraged_kind::DiscouragedKind;
 pub use stack::fitted_run::{FittedRun, FittedRuns};
 pub use stack::framework::{Framework, FrameworkOptions, KeyValueHeadRule, MixKind, PolicyKind, ScheduleKind};
 pub use stack::kept_formats::{KeptFormatError, KeptFormats, MasterCopy};
-pub use stack::model_names::TORCHTITAN_MODELS;
 pub use stack::options::OptionError;
 pub use stack::software::{
     ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError,
     SustainedOptions,
 };
+pub use stack::torchtitan_names::{TORCHTITAN_MODELS, TORCHTITAN_SCHEDULES};
 pub use whole::assembly::Assembly;
 pub use whole::energy::{StepEnergy, step_energy_of};
 pub use whole::evaluate::PlanOnNetwork;

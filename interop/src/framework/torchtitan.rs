@@ -3,7 +3,7 @@
 use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::FrameworkModel;
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
-use step::TORCHTITAN_MODELS;
+use step::{TORCHTITAN_MODELS, TORCHTITAN_SCHEDULES};
 use workloads::{LayerEnds, Model};
 
 /// Keys that are not modelled, with the substitute.
@@ -59,7 +59,7 @@ const UNREAD: UnreadKeys = UnreadKeys {
 /// The converters of products to fp8, by their new and old names. Their tables have the same names.
 const FLOAT8: [&str; 2] = ["quantize.linear.float8", "float8"];
 
-/// Degrees whose values are the values of options.
+/// Keys of degrees, each with the option that takes its value unchanged.
 const DEGREES: [(&str, &str); 4] = [
     ("parallelism.tensor_parallel_degree", "tensor"),
     ("parallelism.pipeline_parallel_degree", "pipeline"),
@@ -203,19 +203,12 @@ fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
             return Err(keys.fault(key, "is not read; leave it out, and give --layer-split"));
         }
     }
-    let (schedule, chunks) = match named.as_deref() {
-        None | Some("1F1B") => ("1f1b", 1),
-        Some("Interleaved1F1B") => ("1f1b", 2),
-        Some("GPipe") => ("gpipe", 1),
-        Some("ZBVZeroBubble") => ("zb-v", 2),
-        Some("DualPipeV") => ("dualpipe-v", 2),
-        Some(_) => {
-            return Err(
-                keys.fault(key, "is not modelled; 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble and DualPipeV are")
-            );
-        }
+    let named = named.as_deref().unwrap_or("1F1B");
+    let Some((_, schedule, chunks)) = TORCHTITAN_SCHEDULES.iter().find(|(name, ..)| *name == named) else {
+        let known = TORCHTITAN_SCHEDULES.map(|(name, ..)| name);
+        return Err(keys.fault(key, format!("is not modelled; these are: {}", known.join(", "))));
     };
-    options.push("schedule", schedule);
+    options.push("schedule", schedule.word());
     options.push("virtual-stages", chunks);
     Ok(())
 }

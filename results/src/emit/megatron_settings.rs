@@ -500,8 +500,11 @@ impl MegatronSettings {
         let longer = match recipe.plan.schedule {
             PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => return,
             PipelineSchedule::GPipe => "which needs less memory",
-            PipelineSchedule::ZbH1 | PipelineSchedule::ZbV | PipelineSchedule::DualPipeV => "which takes longer",
-            PipelineSchedule::VHalf | PipelineSchedule::VMin => "which needs more memory",
+            // 1F1B keeps two passes per stage in flight through two chunks.
+            PipelineSchedule::InV(v) if v.most_passes(layout.pipeline) < 2 * layout.pipeline => {
+                "which needs more memory"
+            }
+            PipelineSchedule::ZbH1 | PipelineSchedule::InV(_) => "which takes longer",
         };
         if layout.pipeline > 1 {
             let name = schedule_name(recipe.plan);

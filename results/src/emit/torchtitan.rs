@@ -5,9 +5,8 @@ use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use crate::answer::plan::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::DataType;
-use sim::pipeline::PipelineSchedule;
 use std::fmt::Display;
-use step::{Framework, TORCHTITAN_MODELS, state_copies};
+use step::{Framework, TORCHTITAN_MODELS, TORCHTITAN_SCHEDULES, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
@@ -147,18 +146,10 @@ impl TorchTitanTables {
     fn push_pipeline(&mut self, recipe: &PlanRecipe<'_>) {
         let (plan, layout) = (recipe.plan, &recipe.plan.layout);
         self.push("pipeline_parallel_microbatch_size", plan.batch.micro_batch);
-        let schedule = match (plan.schedule, layout.virtual_stages) {
-            (PipelineSchedule::OneForwardOneBackward, 1) => Some("1F1B"),
-            (PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. }, 2) => {
-                Some("Interleaved1F1B")
-            }
-            (PipelineSchedule::GPipe, 1) => Some("GPipe"),
-            (PipelineSchedule::ZbV, _) => Some("ZBVZeroBubble"),
-            (PipelineSchedule::DualPipeV, _) => Some("DualPipeV"),
-            _ => None,
-        };
+        let asked = (plan.schedule.without_chunks(), layout.virtual_stages);
+        let schedule = TORCHTITAN_SCHEDULES.iter().find(|(_, known, chunks)| (*known, *chunks) == asked);
         match schedule {
-            Some(schedule) => self.push_text("pipeline_parallel_schedule", schedule),
+            Some((schedule, ..)) => self.push_text("pipeline_parallel_schedule", schedule),
             None => self.0.push_lack(
                 true,
                 &format!(

@@ -4,7 +4,7 @@
 //! A new decision is a field of [`PlanSpace`], a row of [`DECISIONS`], and its rule in the enumeration of plans.
 
 use super::choices::{PlanSpace, Splits};
-use sim::pipeline::PipelineSchedule;
+use sim::pipeline::{PipelineSchedule, SCHEDULES};
 use step::{MixKind, TrainingPlan};
 use workloads::limits::MAX_LAYERS;
 use workloads::training::ContextMethod;
@@ -23,21 +23,6 @@ const METHODS: [Named<ContextMethod>; 2] = [
 const ORDERS: [Named<RankOrder>; 2] = [
     ("t-d-p", "The copies of a stage side by side", RankOrder::DataFirst),
     ("t-p-d", "The stages of a copy side by side (Megatron-LM's --use-tp-pp-dp-mapping)", RankOrder::PipelineFirst),
-];
-
-/// Pipeline schedules.
-pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 7] = [
-    (
-        "1f1b",
-        "One forward, one backward; interleaved where stages hold several chunks",
-        PipelineSchedule::OneForwardOneBackward,
-    ),
-    ("gpipe", "All forward passes first", PipelineSchedule::GPipe),
-    ("zb-h1", "Zero bubble H1", PipelineSchedule::ZbH1),
-    ("zb-v", "Zero bubble V", PipelineSchedule::ZbV),
-    ("v-half", "Zero bubble V within half of 1F1B's activation memory", PipelineSchedule::VHalf),
-    ("v-min", "Zero bubble V within a third of 1F1B's activation memory", PipelineSchedule::VMin),
-    ("dualpipe-v", "DualPipeV, which is DualPipe over half as many stages", PipelineSchedule::DualPipeV),
 ];
 
 /// The word for a choice that the planner makes for every stage or every plan.
@@ -305,7 +290,7 @@ pub static DECISIONS: [Decision; 16] = [
         doc: "Pipeline schedules to choose from; plans of one stage run none of them",
         values: DecisionValues::Words(|| words_of(&SCHEDULES)),
         access: list!(schedules, |plan: &TrainingPlan| {
-            Some(unchunked(plan.schedule)).filter(|_| plan.layout.pipeline > 1)
+            Some(plan.schedule.without_chunks()).filter(|_| plan.layout.pipeline > 1)
         }),
         degree: None,
     },
@@ -414,20 +399,6 @@ pub static DECISIONS: [Decision; 16] = [
 #[must_use]
 pub fn schedule_of(name: &str) -> Option<PipelineSchedule> {
     SCHEDULES.iter().find(|(known, ..)| *known == name).map(|(.., schedule)| *schedule)
-}
-
-/// The name of a schedule in [`schedule_of`]; `interleaved` for the interleaved schedule.
-#[must_use]
-pub fn schedule_name(schedule: PipelineSchedule) -> &'static str {
-    SCHEDULES.iter().find(|(.., known)| *known == schedule).map_or("interleaved", |(name, ..)| name)
-}
-
-/// A schedule without its number of chunks, which is a separate decision.
-fn unchunked(schedule: PipelineSchedule) -> PipelineSchedule {
-    match schedule {
-        PipelineSchedule::Interleaved { .. } => PipelineSchedule::OneForwardOneBackward,
-        other => other,
-    }
 }
 
 /// The words of a space's policies. `best` stands for policies that differ from stage to stage. `None` if there are

@@ -14,8 +14,7 @@ mod spelling;
 
 pub(crate) use by_table::{OfKey, Words};
 pub use choices::{PlanSpace, Splits};
-pub(crate) use decision::SCHEDULES;
-pub use decision::{Access, DECISIONS, Decision, DecisionValues, Degree, schedule_name, schedule_of};
+pub use decision::{Access, DECISIONS, Decision, DecisionValues, Degree, schedule_of};
 pub use deployment::{DeploymentCase, DeploymentQuestion, DeploymentSpec, MethodSpec, ServedPools};
 pub use layout_filter::{LayoutFilter, PlanFamily};
 pub use parts::{ClusterSpec, LimitSpec, Tolerances, WorkloadSpec};

@@ -26,7 +26,7 @@ const POLICY_KINDS: [&[Mechanism]; 6] = [
 /// The index of plans with a treatment for each stage or tensor, after those of [`POLICY_KINDS`].
 const MIXED: usize = POLICY_KINDS.len();
 /// Numbers of kinds of policies, of layouts and of schedules.
-const KINDS: [usize; 3] = [MIXED + 1, 1 << 8, 7];
+const KINDS: [usize; 3] = [MIXED + 1, 1 << 8, PipelineSchedule::KINDS];
 
 /// The factors on predicted peaks with which plans of a job fit its chip with a chance of at least [`Job::fit`]. A
 /// factor depends on the plan's mechanisms. A plan with a treatment for each stage or tensor has the largest factor of
@@ -63,7 +63,7 @@ impl PeakFactors {
 
     fn factor_of_kind(&self, job: &Job<'_>, plan: &TrainingPlan, schedule: PipelineSchedule, policies: usize) -> f64 {
         let domain = job.fabric.fast_domain_devices();
-        let kind = (policies * KINDS[1] + layout_kind(&plan.layout, domain)) * KINDS[2] + schedule_kind(schedule);
+        let kind = (policies * KINDS[1] + layout_kind(&plan.layout, domain)) * KINDS[2] + schedule.kind_index();
         if self.chance <= NO_MARGIN {
             return 1.0;
         }
@@ -93,8 +93,8 @@ impl Job<'_> {
     }
 }
 
-/// Returns the facts of a job's plans without their mechanisms. Chips that no run measured have no name there: their
-/// errors are alike.
+/// Returns the facts of a job's plans without their mechanisms. The name of a chip that no run measured is left out,
+/// because all such chips of a kind have the same errors.
 fn facts_of_job(job: &Job<'_>) -> PredictionFacts {
     let facts = PredictionFacts::of_cluster(job.chip, job.fabric, job.stack, job.devices);
     ResidualTable::read_carried().hide_unmeasured_chip(facts)
@@ -124,17 +124,4 @@ fn layout_kind(layout: &Layout, fast_domain: u32) -> usize {
         layout.expert > 1,
     ];
     used.into_iter().fold(layout.zero as usize, |kind, used| kind * 2 + usize::from(used))
-}
-
-/// Returns a number for the mechanism of a schedule.
-fn schedule_kind(schedule: PipelineSchedule) -> usize {
-    match schedule {
-        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => 0,
-        PipelineSchedule::GPipe => 1,
-        PipelineSchedule::ZbH1 => 2,
-        PipelineSchedule::ZbV => 3,
-        PipelineSchedule::VHalf => 4,
-        PipelineSchedule::VMin => 5,
-        PipelineSchedule::DualPipeV => 6,
-    }
 }

@@ -10,7 +10,7 @@ use crate::rank_mapping::RankMapping;
 use measured::evidence::{PredictedQuantity, PredictionFacts, ResidualTable};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::PipelineSchedule;
+use sim::pipeline::{PipelineSchedule, VSchedule};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_energy_of, step_memory, step_time};
@@ -64,7 +64,7 @@ fn space() -> PlanSpace {
             PipelineSchedule::OneForwardOneBackward,
             PipelineSchedule::GPipe,
             PipelineSchedule::ZbH1,
-            PipelineSchedule::ZbV,
+            PipelineSchedule::ZB_V,
         ]),
         ..PlanSpace::default()
     }
@@ -92,8 +92,7 @@ fn the_list_is_that_of_trying_every_plan() {
     assert!(answer.rejected_by_bound > 0, "bounds decide nothing");
 }
 
-/// The fastest split of every plan by exhaustive search: the list equals that of the search, which evaluates few of
-/// them.
+/// The search evaluates few splits, but its list equals that of an exhaustive search over the splits of every plan.
 #[test]
 fn every_plan_of_the_list_has_its_best_split() {
     let mut hardware = PlannerHardware::new("llama3-8b");
@@ -168,7 +167,7 @@ fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
             steps.push(step);
         }
     }
-    // 32 heads: 4 on each of 8 tensor-parallel devices do not divide by 8.
+    // Ulysses would split the heads over 8 devices, but each of 8 tensor-parallel devices has only 4 of the 32.
     assert!(methods.contains(&(1, ContextMethod::Ulysses)) && methods.contains(&(8, ContextMethod::Ring)));
     assert!(!methods.contains(&(8, ContextMethod::Ulysses)));
     steps.sort_by(f64::total_cmp);
@@ -188,7 +187,7 @@ fn ulysses_splits_key_and_value_heads_whole() {
     };
     let plans = space.plans(&job);
     let degrees: BTreeSet<(u32, u32)> = plans.iter().map(|plan| (plan.layout.tensor, plan.layout.context)).collect();
-    // Eight experts.
+    // The model has eight key and value heads. The product of tensor and context degree must divide them.
     assert_eq!(degrees, BTreeSet::from([(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]));
 }
 
@@ -219,7 +218,8 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
     let plan = job.make_plan(layout, batch, ActivationPolicy::Full, PipelineSchedule::OneForwardOneBackward);
     let around = neighbours(&job, &PlanSpace::default(), &ranked(&job, &plan)).unwrap();
     let of = |change: &str| around.iter().find(|n| n.change == change).map(|n| &n.outcome);
-    // 8 stages hold at most 3 chunks of 24 layers each; one of 12 micro-batches is no multiple of 8.
+    // 24 layers on 8 stages allow at most 3 chunks per stage. With several chunks, the number of micro-batches must be
+    // a multiple of the number of stages, and 12 is no multiple of 8.
     for change in [
         "p 4 -> 8, t 4 -> 2, v 6 -> 1",
         "p 4 -> 8, d 2 -> 1, v 6 -> 3",
@@ -239,7 +239,7 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
 fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
     let hardware = PlannerHardware::new("gpt2-xl");
     let job = hardware.job(16, 64, 1024);
-    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV] {
+    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZB_V] {
         let name = schedule.name();
         let space = PlanSpace { schedules: Some(vec![schedule]), ..PlanSpace::default() };
         let batch = Batch { micro_batch: 1, global_batch: 64, sequence_length: 1024 };
@@ -371,7 +371,7 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
         assert_eq!(wide.best[0].plan.layout.ends.is_some(), uneven, "{:?}", wide.best[0].plan);
         if asked.schedules.is_none() {
             let schedules = full.schedules.unwrap();
-            assert!(PipelineSchedule::IN_V.iter().all(|schedule| schedules.contains(schedule)), "{schedules:?}");
+            assert!(VSchedule::ALL.iter().all(|v| schedules.contains(&PipelineSchedule::InV(*v))), "{schedules:?}");
         }
         let policies = full.activations.unwrap();
         assert!(policies.iter().enumerate().all(|(i, p)| !policies[..i].contains(p)), "{}", policies.len());
@@ -501,7 +501,7 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
             }
         }
     }
-    // It also matters with equal links which ranks share a node.
+    // Even with equal links, the ranks that share a node matter.
     assert!(gained > 0 && mapped > gained, "{gained} of {mapped}");
 }
 
@@ -552,7 +552,8 @@ fn a_plan_keeps_the_margin_of_its_own_errors() {
     let table = ResidualTable::read_carried();
     let need = |ranked: &RankedPlan| ranked.memory.stages.iter().map(|stage| stage.bytes_needed()).max().unwrap();
     let usual = hardware.chip.hbm.capacity;
-    // The list has the best split of a plan alone, and another may fit with the margin.
+    // Only the even split is allowed: otherwise the list has only the best split of a plan, although another split may
+    // fit with the margin.
     let space = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..space() };
     let mut least_free = Bytes(u64::MAX);
     for share in [1.0, 0.6, 0.4, 0.25] {
@@ -595,7 +596,7 @@ fn the_larger_of_margin_and_headroom_is_left_free() {
     assert_eq!((free(0.5, 0.0), free(0.5, 30.0)), (0.0, 30.0));
     assert!(0.0 < free(0.8, 0.0) && free(0.8, 0.0) < free(0.9, 0.0) && free(0.9, 0.0) < free(0.99, 0.0));
     assert_eq!((free(0.9, 1.0), free(0.9, 30.0)), (free(0.9, 0.0), 30.0));
-    // Each stage's treatment is its own: the margin is that of the policy with the widest errors.
+    // If stages have different policies, the margin is that of the policy with the widest errors.
     let under = |policies: StagePolicies| {
         let plan = TrainingPlan { activations: policies, ..plan.clone() };
         Job { fit: 0.9, ..job }.memory_left_free_by(&plan)

@@ -1,7 +1,7 @@
 //! Times and depths in closed form. The documentation of the pipeline module states which are exact and which are
 //! bounds; `tests.rs` checks it.
 
-use super::{GradientReduction, Pipeline, PipelineSchedule};
+use super::{GradientReduction, Pipeline, PipelineSchedule, VSchedule};
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -15,17 +15,17 @@ pub struct StageWork {
 }
 
 impl StageWork {
-    /// Forward and backward.
+    /// Returns the time of the forward and the backward pass together.
     #[must_use]
     pub fn total_seconds(&self) -> Seconds {
         self.forward + self.backward
     }
 }
 
-/// The most micro-batches whose activations device `k` of `p` holds. Under [`PipelineSchedule::Interleaved`] it counts
-/// passes through one chunk. Under [`PipelineSchedule::ZbH1`] a micro-batch counts until its *weight* gradient is done;
-/// input gradients are done as early as under 1F1B. In a V it counts passes through one of the two chunks, up to the
-/// limit of the orders ([`v_in_flight`]).
+/// Returns the largest number of micro-batches whose activations device `k` of `p` holds. Under
+/// [`PipelineSchedule::Interleaved`] it counts passes through one chunk. Under [`PipelineSchedule::ZbH1`] a micro-batch
+/// counts until its *weight* gradient is done; input gradients are done as early as under 1F1B. In a V it counts passes
+/// through one of the two chunks, up to the limit of the orders ([`v_in_flight`]).
 #[must_use]
 pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
@@ -36,9 +36,7 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
             m.saturating_mul(chunks).min(warm_up + 1)
         }
         PipelineSchedule::ZbH1 => m.min(p),
-        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => {
-            m.saturating_mul(2).min(schedule.most_in_v(p))
-        }
+        PipelineSchedule::InV(schedule) => m.saturating_mul(2).min(schedule.most_passes(p)),
     }
 }
 
@@ -46,13 +44,13 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
 /// its two chunks. Whatever a pass through either chunk keeps, a device's memory never exceeds that of the larger of
 /// these two corners.
 ///
-/// At most `l` passes are in flight ([`PipelineSchedule::most_in_v`]), and the last place belongs to the later chunk.
+/// At most `l` passes are in flight ([`VSchedule::most_passes`]), and the last place belongs to the later chunk.
 /// There are never more through the later chunk than through the earlier one, because forward passes reach it later and
 /// its weight gradients come first (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)`
 /// therefore lies in `late <= early <= min(m, l - 1)`, `early + late <= l`, and a weighted sum is largest in a corner.
 #[must_use]
-pub fn v_in_flight(schedule: PipelineSchedule, p: u32, m: u32) -> [[u32; 2]; 2] {
-    let limit = schedule.most_in_v(p);
+pub fn v_in_flight(schedule: VSchedule, p: u32, m: u32) -> [[u32; 2]; 2] {
+    let limit = schedule.most_passes(p);
     let (even, most) = (m.min(limit / 2), m.min(limit.saturating_sub(1)));
     [[m.min(limit - limit / 2), even], [most, most.min(limit - most)]]
 }
@@ -91,8 +89,8 @@ pub fn one_f_one_b_time(stages: &[Seconds], sends: &[Seconds], m: u32) -> Second
     fill + sent * 2.0 + one_f_one_b_period(stages, sends) * f64::from(m.saturating_sub(1))
 }
 
-/// An upper bound on the simulated time of 1F1B for any stages: [`one_f_one_b_time`] with all stages as slow as the
-/// slowest.
+/// Returns an upper bound on the simulated time of 1F1B for any stages: [`one_f_one_b_time`] with all stages as slow as
+/// the slowest.
 #[must_use]
 pub fn one_f_one_b_upper_bound(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
     let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
@@ -166,7 +164,7 @@ pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -
     Seconds(free.iter().copied().fold(0.0, f64::max))
 }
 
-/// The exact time of GPipe for any stages and sends: two flow shops,
+/// Returns the exact time of GPipe for any stages and sends: two flow shops,
 /// `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
 #[must_use]
 pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
@@ -177,15 +175,15 @@ pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     sum + sent * 2.0 + (slowest(|s| s.forward) + slowest(|s| s.backward)) * more
 }
 
-/// The exact time of interleaved 1F1B with equal chunks and no sends: `(m v + p - 1) * s`, with `s` the time of one
-/// chunk (Narayanan et al., SC 2021: the bubble shrinks by the number of chunks).
+/// Returns the exact time of interleaved 1F1B with equal chunks and no sends: `(m v + p - 1) * s`, with `s` the time of
+/// one chunk (Narayanan et al., SC 2021: the bubble shrinks by the number of chunks).
 #[must_use]
 pub fn interleaved_time(chunk: Seconds, devices: u32, chunks: u32, m: u32) -> Seconds {
     chunk * (f64::from(m) * f64::from(chunks) + f64::from(devices) - 1.0)
 }
 
-/// The time of ZB-H1 with equal stages, no sends and `m >= p`: `m (f + b + w) + (p - 1) (f + b - w)` (Qi et al., ICLR
-/// 2024, table 2). Exact for `f = b = w`; `b` is the input gradient, `w` the weight gradient.
+/// Returns the time of ZB-H1 with equal stages, no sends and `m >= p`: `m (f + b + w) + (p - 1) (f + b - w)` (Qi et
+/// al., ICLR 2024, table 2). Exact for `f = b = w`; `b` is the input gradient, `w` the weight gradient.
 #[must_use]
 pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> Seconds {
     (f + b + w) * f64::from(m) + (f + b - w) * (f64::from(devices) - 1.0)

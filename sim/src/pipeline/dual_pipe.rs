@@ -10,7 +10,7 @@
 //! The report's bubble, `(p - 1) (F&B + B - 3 W)` for `2 p` stages, is that of [`dual_pipe_v_order`] where forward
 //! pass, input gradient and weight gradient take equal time (`tests.rs`).
 
-use super::order::{PassOrder, PipelinePass, StageTurn};
+use super::pass::{PassOrder, PipelinePass, StageTurn};
 use std::collections::VecDeque;
 
 /// A device's turn: its pass, the chunk of the pass (0 for the early one, 1 for the late one), and true if it runs as
@@ -38,7 +38,7 @@ fn turns_of_device(devices: usize, micro_batches: usize, k: usize) -> Vec<Turn> 
         turns.extend([single(Backward, 1), single(Weight, 1), single(Forward, 1)]);
     }
     for round in 0..(micro_batches + k + 1).saturating_sub(2 * devices) {
-        // The last device's first backward pass needs the forward pass before it.
+        // The last device's first backward pass needs the forward pass before it, so the two do not run as one.
         let together = round > 0 || after > 0;
         turns.extend([(Forward, 0, together), single(WholeBackward, 1)]);
         turns.extend(pair(1, 0));
@@ -47,7 +47,8 @@ fn turns_of_device(devices: usize, micro_batches: usize, k: usize) -> Vec<Turn> 
         turns.push(single(WholeBackward, 1));
         turns.extend(pair(1, 0));
     }
-    // The later half of the last passes of both chunks leaves its weight gradients to the end.
+    // The last backward passes alternate between the chunks. In the second half of them the weight gradients are split
+    // off and wait.
     let mut waiting = VecDeque::new();
     for at in 0..2 * (k + 1) {
         let apart = at > k;

@@ -76,7 +76,8 @@ pub struct UnequalEndsPipeline {
     pub last: ChunkWork,
     /// Send time between neighbouring devices: the least of all pairs.
     pub send: Seconds,
-    /// The sum, over the other pairs, of their extra send time, for slower links. Zero if all pairs take `send`.
+    /// The sum of the extra send times of all pairs of neighbouring devices with slower links. Zero if all pairs take
+    /// `send`.
     pub farther: Seconds,
     /// Devices, at least 2.
     pub devices: u32,
@@ -120,9 +121,7 @@ impl UnequalEndsPipeline {
             PipelineSchedule::OneForwardOneBackward => self.time_of_one_f_one_b(),
             PipelineSchedule::Interleaved { chunks } => self.time_of_interleaved(chunks),
             PipelineSchedule::ZbH1 => self.time_of_zb_h1(),
-            PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => {
-                self.time_in_v()
-            }
+            PipelineSchedule::InV(_) => self.time_in_v(),
         }
     }
 
@@ -253,9 +252,9 @@ struct LoopChoice {
     stages: i64,
     /// Rounds to fill.
     rounds: i64,
-    /// Extra time of the first stage over an inner one.
+    /// Extra time of the first stage, compared with an inner stage.
     first: f64,
-    /// Extra time of the last stage over an inner one.
+    /// Extra time of the last stage, compared with an inner stage.
     last: f64,
     /// Cost of a separate loop: a send in both directions.
     turn: f64,
@@ -283,8 +282,9 @@ impl LoopChoice {
             if k.last == 0 {
                 return none;
             }
-            // Connected loops share a stage. A chain from the first stage passes its joints twice; inner loops need one
-            // more stage than the last.
+            // Connected loops share a stage. A chain of n loops from the first stage to the last takes at least p + n -
+            // 1 rounds, because it passes its joints twice. Without loops at the first stage, inner loops need a last
+            // loop of at least two stages.
             least += if k.first > 0 { p - 1 } else { i64::from(k.inner > 0) };
         }
         if !(least..=most).contains(&self.rounds) {

@@ -43,8 +43,10 @@ mod dual_pipe;
 mod ends;
 mod interleaved;
 mod order;
+mod pass;
 mod reductions;
 mod row;
+mod schedule;
 mod simulate;
 #[cfg(test)]
 mod tests;
@@ -57,107 +59,12 @@ pub use closed_form::{
 pub use ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
 pub use interleaved::interleaved_exact_time;
 pub use row::LongerRunPipeline;
+pub use schedule::{PipelineSchedule, SCHEDULES, VSchedule};
 pub use simulate::{DeviceReport, PipelineEvent, PipelineEventKind, Timeline};
 
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-
-/// The order in which devices work on micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PipelineSchedule {
-    /// All forward passes, then all backward passes (Huang et al., NeurIPS 2019).
-    GPipe,
-    /// One forward, one backward (PipeDream-Flush; Narayanan et al., SC 2021): stage `k` of `p` keeps `min(m, p - k)`
-    /// micro-batches alive.
-    OneForwardOneBackward,
-    /// 1F1B over `chunks` model chunks per device (Narayanan et al., SC 2021, section 2.2); `m` is a multiple of the
-    /// devices.
-    Interleaved {
-        /// Model chunks per device, at least 2.
-        chunks: u32,
-    },
-    /// Zero bubble H1 (Qi et al., ICLR 2024): 1F1B with separate weight gradients that fill the bubble. Device `k`
-    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device. If it is faster,
-    /// no device delays them. The schedule never takes longer than 1F1B with the same passes.
-    ZbH1,
-    /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and
-    /// `2p - 1 - k`), within the memory of 1F1B's first stage. It takes the fastest of a few orders of passes that are
-    /// decided beforehand.
-    ZbV,
-    /// V-Half (Qi et al., *Pipeline Parallelism with Controllable Memory*, NeurIPS 2024): ZB-V within about half of its
-    /// memory, `p / 2 + 1` micro-batches.
-    VHalf,
-    /// V-Min (same paper): ZB-V within about a third of its memory, `p / 3 + 1` micro-batches.
-    VMin,
-    /// DualPipeV (deepseek-ai/DualPipe): the chunks of ZB-V in DeepSeek-V3's order, in which a forward and a backward
-    /// pass run as one; at least two micro-batches per device. DualPipe over `2 p` stages takes its time over `p`.
-    DualPipeV,
-}
-
-impl PipelineSchedule {
-    /// The schedules with two chunks per device in a V.
-    pub const IN_V: [Self; 4] = [Self::ZbV, Self::VHalf, Self::VMin, Self::DualPipeV];
-
-    /// True if device `k` of `p` holds virtual stages `k` and `2p - 1 - k`.
-    #[must_use]
-    pub fn is_in_v(self) -> bool {
-        Self::IN_V.contains(&self)
-    }
-
-    /// Returns the most passes in flight on any of `p` devices of a schedule in a V, passes through both chunks
-    /// counted; 0 for other schedules.
-    #[must_use]
-    pub fn most_in_v(self, p: u32) -> u32 {
-        let micro_batches = match self {
-            Self::ZbV => p,
-            Self::VHalf => p.div_ceil(2) + 1,
-            Self::VMin => p.div_ceil(3) + 1,
-            // One pass more than ZB-V: a backward pass runs beside the forward pass that follows it.
-            Self::DualPipeV => return 2 * p + 1,
-            _ => 0,
-        };
-        2 * micro_batches.min(p)
-    }
-
-    /// Its usual name in publications.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::GPipe => "GPipe",
-            Self::OneForwardOneBackward => "1F1B",
-            Self::Interleaved { .. } => "interleaved",
-            Self::ZbH1 => "ZB-H1",
-            Self::ZbV => "ZB-V",
-            Self::VHalf => "V-Half",
-            Self::VMin => "V-Min",
-            Self::DualPipeV => "DualPipeV",
-        }
-    }
-
-    /// Returns the fewest micro-batches for which the schedule's order is defined on `p` devices.
-    #[must_use]
-    pub fn least_micro_batches(self, p: u32) -> u32 {
-        if self == Self::DualPipeV { 2 * p } else { 1 }
-    }
-
-    /// Model chunks per device.
-    #[must_use]
-    pub fn chunks_per_device(self) -> u32 {
-        match self {
-            Self::Interleaved { chunks } => chunks,
-            Self::ZbV | Self::VHalf | Self::VMin | Self::DualPipeV => 2,
-            Self::GPipe | Self::OneForwardOneBackward | Self::ZbH1 => 1,
-        }
-    }
-
-    /// True if weight gradients are separate passes.
-    #[must_use]
-    pub fn splits_backward(self) -> bool {
-        self == Self::ZbH1 || self.is_in_v()
-    }
-}
 
 /// One (virtual) stage: the costs of a micro-batch, and the once-per-step costs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -186,7 +93,7 @@ pub struct PipelineStage {
 }
 
 impl PipelineStage {
-    /// One micro-batch's whole backward pass, in seconds.
+    /// Returns the time of one micro-batch's whole backward pass.
     #[must_use]
     pub fn backward_seconds(&self) -> Seconds {
         self.recompute + self.backward_input + self.backward_weight
@@ -272,7 +179,7 @@ pub enum PipelineError {
     #[error("{what} = {value}: must be at least {least}; raise it")]
     TooSmall {
         /// The quantity.
-        what: &'static str,
+        what: String,
         /// Its value.
         value: u32,
         /// The limit.
@@ -303,7 +210,7 @@ pub enum PipelineError {
 }
 
 impl Pipeline {
-    /// A pipeline of equal stages without sends and once-per-step work, for closed forms, tests and examples.
+    /// Returns a pipeline of equal stages without sends and once-per-step work, for closed forms, tests and examples.
     #[must_use]
     pub fn with_uniform_stages(
         stage: PipelineStage,
@@ -321,13 +228,13 @@ impl Pipeline {
         }
     }
 
-    /// Number of devices: virtual stages over chunks.
+    /// Returns the number of devices: virtual stages divided by chunks.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.stages.len() as u32 / self.schedule.chunks_per_device().max(1)
     }
 
-    /// The device of a virtual stage.
+    /// Returns the device of a virtual stage.
     #[must_use]
     pub fn device_of(&self, stage: usize) -> usize {
         let p = (self.device_count() as usize).max(1);
@@ -371,10 +278,10 @@ impl Pipeline {
         if let PipelineSchedule::Interleaved { chunks } = self.schedule
             && chunks < 2
         {
-            return Err(PipelineError::TooSmall { what: "chunks", value: chunks, least: 2 });
+            return Err(PipelineError::TooSmall { what: "chunks".to_owned(), value: chunks, least: 2 });
         }
         if let GradientReduction::Overlapped { buckets: 0 } = self.reduction {
-            return Err(PipelineError::TooSmall { what: "buckets", value: 0, least: 1 });
+            return Err(PipelineError::TooSmall { what: "buckets".to_owned(), value: 0, least: 1 });
         }
         let per = chunks as usize;
         if !stages.is_multiple_of(per) {
@@ -384,7 +291,8 @@ impl Pipeline {
         let (m, p) = (self.micro_batches, self.device_count());
         let least = self.schedule.least_micro_batches(p);
         if m < least {
-            return Err(PipelineError::TooSmall { what: "micro-batches under DualPipeV", value: m, least });
+            let what = format!("micro-batches under {}", self.schedule.name());
+            return Err(PipelineError::TooSmall { what, value: m, least });
         }
         if matches!(self.schedule, PipelineSchedule::Interleaved { .. }) && m % p != 0 {
             let low = (m / p * p).max(p);

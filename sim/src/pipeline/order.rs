@@ -1,77 +1,31 @@
-//! The order of passes on every device.
+//! The order of passes on every device, for schedules that have a fixed one.
 
+use super::pass::{OrderStep, PipelinePass};
 use super::{Pipeline, PipelineSchedule};
 
-/// A pass of one micro-batch through one virtual stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PipelinePass {
-    /// Forward.
-    Forward,
-    /// Backward: all of it, or the input gradient if the schedule splits the weight gradient off.
-    Backward,
-    /// The weight gradient, if the schedule splits it off.
-    Weight,
-    /// All of the backward pass, under a schedule that splits others.
-    WholeBackward,
-}
-
-impl PipelinePass {
-    /// Forward 0, backward 1, weight gradient 2.
-    pub(super) fn kind_index(self) -> usize {
-        match self {
-            Self::Forward => 0,
-            Self::Backward | Self::WholeBackward => 1,
-            Self::Weight => 2,
-        }
-    }
-}
-
-/// One entry of a device's order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OrderStep {
-    pub pass: PipelinePass,
-    pub stage: u32,
-    pub micro_batch: u32,
-}
-
-/// A pass of the next micro-batch through a virtual stage; every stage takes micro-batches in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct StageTurn {
-    pub stage: u32,
-    pub pass: PipelinePass,
-    /// True for a forward pass that runs as one with the next turn, a backward pass. Both start when both inputs are
-    /// there, and their results leave together.
-    pub with_next: bool,
-}
-
-/// All devices' passes, each after those that it needs.
-pub(super) type PassOrder = Vec<StageTurn>;
-
-/// Returns the order of device `k`; `None` in a V, where several orders are tried. Under ZB-H1 weight gradients wait
+/// Returns the order of device `k`; empty in a V, where several orders are tried. Under ZB-H1 weight gradients wait
 /// for at most `delay` later input gradients.
-pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32, delay: u32) -> Option<Vec<OrderStep>> {
+pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32, delay: u32) -> Vec<OrderStep> {
     let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
     match pipeline.schedule {
-        PipelineSchedule::GPipe => Some(
-            (0..m)
-                .map(|i| step(PipelinePass::Forward, i))
-                .chain((0..m).map(|i| step(PipelinePass::Backward, i)))
-                .collect(),
-        ),
+        PipelineSchedule::GPipe => {
+            let backward = (0..m).map(|i| step(PipelinePass::Backward, i));
+            (0..m).map(|i| step(PipelinePass::Forward, i)).chain(backward).collect()
+        }
         PipelineSchedule::OneForwardOneBackward => {
             let warm_up = m.min(p - k - 1);
             let forward = |i| step(PipelinePass::Forward, i);
             let backward = |i| step(PipelinePass::Backward, i);
-            Some(alternate_passes(m, warm_up, forward, backward))
+            alternate_passes(m, warm_up, forward, backward)
         }
-        PipelineSchedule::Interleaved { chunks } => Some(interleaved_order(p, chunks, m, k)),
-        PipelineSchedule::ZbH1 => Some(zb_h1_order(p, m, k, delay)),
-        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => None,
+        PipelineSchedule::Interleaved { chunks } => interleaved_order(p, chunks, m, k),
+        PipelineSchedule::ZbH1 => zb_h1_order(p, m, k, delay),
+        PipelineSchedule::InV(_) => Vec::new(),
     }
 }
 
-/// `warm_up` forwards, then forward and backward alternately, then the remaining backwards.
+/// Returns `warm_up` forward passes, then forward and backward passes alternately, then the remaining backward passes.
 fn alternate_passes(
     total: u32,
     warm_up: u32,
@@ -87,8 +41,8 @@ fn alternate_passes(
     order
 }
 
-/// Megatron-LM's interleaved order (megatron/core/pipeline_parallel/schedules.py): rounds of `p` micro-batches, chunk
-/// after chunk. Device `k` warms up with `2 (p - k - 1) + (v - 1) p` passes.
+/// Returns Megatron-LM's interleaved order (megatron/core/pipeline_parallel/schedules.py): rounds of `p` micro-batches,
+/// chunk after chunk. Device `k` warms up with `2 (p - k - 1) + (v - 1) p` passes.
 fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     let total = m * chunks;
     let warm_up = total.min(2 * (p - k - 1) + (chunks - 1) * p);
@@ -113,8 +67,8 @@ fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
 /// than the other passes, this delay leaves them to the end.
 pub(crate) const ZB_H1_DELAYS: [u32; 2] = [u32::MAX, 0];
 
-/// ZB-H1: 1F1B's order for forward passes and input gradients. A weight gradient runs once more than min(`k`, `delay`)
-/// input gradients have run whose weight gradients have not; the rest run at the end.
+/// Returns ZB-H1's order. Forward passes and input gradients run as under 1F1B. A weight gradient runs once more than
+/// min(`k`, `delay`) input gradients have run whose weight gradients have not; the rest run at the end.
 fn zb_h1_order(p: u32, m: u32, k: u32, delay: u32) -> Vec<OrderStep> {
     let warm_up = m.min(p - k - 1);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };

@@ -38,8 +38,8 @@ const FORWARD: StagePassSeconds = |work| work.forward.0;
 const BACKWARD: StagePassSeconds = |work| work.backward.0;
 
 impl LongerRunPipeline {
-    /// The time of all passes under a schedule: exact for [`PipelineSchedule::GPipe`], else a lower bound. Without
-    /// longer stages it is the base pipeline's time.
+    /// Returns the time of all passes under a schedule: exact for [`PipelineSchedule::GPipe`], else a lower bound.
+    /// Without longer stages it is the base pipeline's time.
     #[must_use]
     pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         if self.count == 0 {
@@ -56,7 +56,7 @@ impl LongerRunPipeline {
         PassesTime::AtLeast(Seconds(busy.fold(shorter, f64::max)))
     }
 
-    /// Virtual stage `stage` of `stages`.
+    /// Returns virtual stage `stage` of `stages`.
     fn work_of_stage(&self, stage: u64, stages: u64) -> &ChunkWork {
         match stage {
             0 => &self.pipeline.first,
@@ -66,7 +66,7 @@ impl LongerRunPipeline {
         }
     }
 
-    /// The time of a micro-batch's passes through the virtual stages before `stage`, which is not the first.
+    /// Returns the time of a micro-batch's passes through the virtual stages before `stage`, which is not the first.
     fn time_before(&self, stage: u64, pass: StagePassSeconds) -> f64 {
         let longer = stage.min(self.from + self.count).saturating_sub(self.from);
         pass(&self.pipeline.first)
@@ -115,9 +115,9 @@ impl LongerRunPipeline {
         work * f64::from(p.micro_batches) + (up + down).max(up + over).max(around + down).max(both)
     }
 
-    /// Returns the largest extra time of one micro-batch's way over the device's passes that the way replaces. The
-    /// first value is for the way to the device's chunks, in the first of the two directions. The second is for the way
-    /// to the last chunk and back to the device.
+    /// Returns the largest extra time of one micro-batch's way, compared with the device's passes that the way
+    /// replaces. The first value is for the way to the device's chunks, in the first of the two directions. The second
+    /// is for the way to the last chunk and back to the device.
     fn extra_time_of_ways(
         &self,
         device: u32,

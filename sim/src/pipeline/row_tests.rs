@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::pipeline::{GradientReduction, Pipeline, PipelineStage};
+use crate::pipeline::{GradientReduction, Pipeline, PipelineStage, VSchedule};
 use proptest::prelude::*;
 
-/// The event simulation's time. `farther` lists extra send times by pair of neighbouring devices.
+/// Returns the event simulation's time. `farther` lists extra send times by pair of neighbouring devices.
 fn simulated(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule) -> f64 {
     let stages = u64::from(p.pipeline.devices * schedule.chunks_per_device());
     let stage = |i: u64| {
@@ -65,7 +65,7 @@ fn pipelines() -> impl Strategy<Value = (UnequalEndsPipeline, ChunkWork, f64, f6
     )
 }
 
-/// The pipeline with its run fitted to this many chunks per device, if there is a place for one.
+/// Returns the pipeline with its run fitted to this many chunks per device, if there is a place for one.
 fn fitted(
     (pipeline, longer, from, count): (UnequalEndsPipeline, ChunkWork, f64, f64),
     chunks: u32,
@@ -115,7 +115,7 @@ proptest! {
         equal in any::<bool>(),
         chunks in 2_u32..5,
     ) {
-        let in_v = PipelineSchedule::IN_V.map(|schedule| (schedule, 2));
+        let in_v = VSchedule::ALL.map(|schedule| (PipelineSchedule::InV(schedule), 2));
         for (schedule, chunks) in in_v.into_iter().chain([(PipelineSchedule::Interleaved { chunks }, chunks)]) {
             let Some(mut p) = fitted(parts, chunks) else { return Ok(()) };
             let rounds = schedule.least_micro_batches(1) + parts.0.micro_batches % 5;
@@ -127,8 +127,8 @@ proptest! {
     }
 }
 
-/// Like splits of layers: backward twice the forward, a run one layer longer, short sends, several rounds of
-/// micro-batches.
+/// The pipelines are like splits of layers: backward twice the forward, a run one layer longer, short sends, several
+/// rounds of micro-batches.
 #[test]
 fn bounds_are_tight_for_models_of_layers() {
     let (mut sum, mut meet, mut all) = (0.0, 0, 0);

@@ -1,9 +1,10 @@
 //! The event simulation of a pipeline.
 
-use super::order::{OrderStep, PipelinePass, StageTurn, ZB_H1_DELAYS, static_order_of};
+use super::order::{ZB_H1_DELAYS, static_order_of};
+use super::pass::{OrderStep, PipelinePass, StageTurn};
 use super::reductions::{PassSpan, StageReduction, times_of_reductions};
 use super::zb_v;
-use super::{Pipeline, PipelineError, PipelineSchedule};
+use super::{Pipeline, PipelineError, PipelineSchedule, VSchedule};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +96,7 @@ impl Pipeline {
         self.play_schedule(true)
     }
 
-    /// As [`Pipeline::simulate_step`] without the records, for searches.
+    /// Simulates the step as [`Pipeline::simulate_step`] does, without the records, for searches.
     ///
     /// # Errors
     /// A description that breaks a rule, or a schedule that deadlocks ([`PipelineError::Stuck`]).
@@ -105,21 +106,24 @@ impl Pipeline {
 
     fn play_schedule(&self, trace: bool) -> Result<Timeline, PipelineError> {
         self.check_description()?;
-        let delays = if self.schedule == PipelineSchedule::ZbH1 { &ZB_H1_DELAYS[..] } else { &[0] };
-        let mut best: Option<Timeline> = None;
-        for &delay in delays {
-            let orders = (0..self.device_count()).map(|k| static_order_of(self, k, delay));
-            let Some(orders) = orders.collect::<Option<Vec<Vec<OrderStep>>>>() else { return self.play_in_v(trace) };
-            let timeline = self.play_step(trace, |player| player.play_fixed_orders(&orders))?;
-            if best.as_ref().is_none_or(|best| timeline.total < best.total) {
-                best = Some(timeline);
+        let play_delayed = |delay: u32| {
+            let orders: Vec<Vec<OrderStep>> =
+                (0..self.device_count()).map(|k| static_order_of(self, k, delay)).collect();
+            self.play_step(trace, |player| player.play_fixed_orders(&orders))
+        };
+        match self.schedule {
+            PipelineSchedule::InV(schedule) => self.play_in_v(schedule, trace),
+            PipelineSchedule::ZbH1 => {
+                let [delayed, prompt] = ZB_H1_DELAYS.map(play_delayed);
+                let (delayed, prompt) = (delayed?, prompt?);
+                Ok(if prompt.total < delayed.total { prompt } else { delayed })
             }
+            _ => play_delayed(0),
         }
-        best.map_or_else(|| self.play_in_v(trace), Ok)
     }
 
-    fn play_in_v(&self, trace: bool) -> Result<Timeline, PipelineError> {
-        let orders = zb_v::v_orders(self.schedule, self.device_count() as usize, self.micro_batches as usize);
+    fn play_in_v(&self, schedule: VSchedule, trace: bool) -> Result<Timeline, PipelineError> {
+        let orders = zb_v::v_orders(schedule, self.device_count() as usize, self.micro_batches as usize);
         let fastest = self.fastest_v_order(&orders).map_or(&[][..], Vec::as_slice);
         self.play_step(trace, |player| player.play_v_order(fastest))
     }

@@ -124,9 +124,9 @@ fn zero_bubble_h1_fills_a_third_of_the_bubble_at_the_memory_of_the_first_stage()
     }
 }
 
-/// With equal passes, V-Half's bubble is smaller than 1F1B's within half of its memory and a micro-batch more; V-Min
-/// stays near 1F1B's time within a third. The numbers of Qi et al. (NeurIPS 2024, abstract): half the memory without
-/// loss of efficiency, a third with comparable throughput.
+/// With equal passes, V-Half's bubble is smaller than 1F1B's, within half of 1F1B's memory plus one micro-batch. V-Min
+/// stays near 1F1B's time within a third of the memory plus one micro-batch. Qi et al. (NeurIPS 2024, abstract) report
+/// half the memory without loss of efficiency, and a third with comparable throughput.
 #[test]
 fn schedules_in_a_v_trade_memory_for_bubble() {
     let pass = PipelineStage {
@@ -144,11 +144,11 @@ fn schedules_in_a_v_trade_memory_for_bubble() {
             let held = timeline.devices.iter().map(|device| device.peak_memory.0).max().unwrap();
             (timeline.total.0 - 6.0 * f64::from(m), held)
         };
-        // 1F1B's stage has both chunks: its first device holds 2 p passes through a chunk.
+        // A stage of 1F1B has both chunks, so its first device holds 2 p passes through a chunk.
         let plain = 6.0 * (f64::from(p) - 1.0);
-        let [whole, half, third, dual] = PipelineSchedule::IN_V.map(played);
-        for (schedule, (_, held)) in PipelineSchedule::IN_V.into_iter().zip([whole, half, third, dual]) {
-            assert!(held <= u64::from(schedule.most_in_v(p)), "{schedule:?} {p}: {held}");
+        let [whole, half, third, dual] = VSchedule::ALL.map(|schedule| played(PipelineSchedule::InV(schedule)));
+        for (schedule, (_, held)) in VSchedule::ALL.into_iter().zip([whole, half, third, dual]) {
+            assert!(held <= u64::from(schedule.most_passes(p)), "{schedule:?} {p}: {held}");
         }
         assert!(whole.0 < half.0 && half.0 <= third.0, "{p}: {whole:?} {half:?} {third:?}");
         assert!(half.0 < plain, "{p}: {half:?} {plain}");
@@ -156,9 +156,10 @@ fn schedules_in_a_v_trade_memory_for_bubble() {
     }
 }
 
-/// The bubble of the DeepSeek-V3 Technical Report (table 2): `(PP / 2 - 1) (F&B + B - 3 W)` for DualPipe over `PP`
-/// stages, with one pass more in flight than 1F1B; `PP / 2` devices in a V. Pairs that hide nothing take `F + B`. It
-/// takes a backward pass as twice its weight gradient; with longer input gradients the order waits less.
+/// The DeepSeek-V3 Technical Report (table 2) gives `(PP / 2 - 1) (F&B + B - 3 W)` as the bubble of DualPipe over `PP`
+/// stages, with one pass more in flight than 1F1B. The V has `PP / 2` devices. A forward and a backward pass that run
+/// as one take `F&B = F + B` if they hide nothing. The formula holds for `B = 2 W`; with longer input gradients the
+/// bubble is smaller.
 #[test]
 fn dual_pipe_v_has_the_published_bubble_and_memory() {
     let [weight, input] = [1.0, 1.5];
@@ -170,7 +171,7 @@ fn dual_pipe_v_has_the_published_bubble_and_memory() {
     };
     for (p, m) in [(1_u32, 2_u32), (2, 4), (2, 7), (3, 9), (4, 20), (8, 16), (8, 40)] {
         let played = |pass| {
-            let pipeline = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::DualPipeV);
+            let pipeline = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::DUAL_PIPE_V);
             pipeline.simulate_step().unwrap()
         };
         let published = |back: f64| f64::from(p - 1) * (1.0 + back + back - 3.0 * weight);
@@ -185,7 +186,7 @@ fn dual_pipe_v_has_the_published_bubble_and_memory() {
 
 #[test]
 fn dual_pipe_v_needs_two_micro_batches_per_device() {
-    let few = Pipeline::with_uniform_stages(stage(1.0, 1.0), 8, 7, PipelineSchedule::DualPipeV);
+    let few = Pipeline::with_uniform_stages(stage(1.0, 1.0), 8, 7, PipelineSchedule::DUAL_PIPE_V);
     let said = few.simulate_step().unwrap_err().to_string();
     assert_eq!(said, "micro-batches under DualPipeV = 7: must be at least 8; raise it");
 }
@@ -199,7 +200,7 @@ fn zero_bubble_v_beats_h1_within_its_memory() {
         ..stage(1.0, 1.0)
     };
     for (p, m) in [(2_u32, 8_u32), (4, 16), (8, 32)] {
-        let v = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::ZbV)
+        let v = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::ZB_V)
             .simulate_without_records()
             .unwrap();
         let whole = PipelineStage {
@@ -215,7 +216,7 @@ fn zero_bubble_v_beats_h1_within_its_memory() {
         assert!(
             v.devices
                 .iter()
-                .all(|d| d.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZbV, p, 0, m)))
+                .all(|d| d.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZB_V, p, 0, m)))
         );
     }
 }
@@ -301,7 +302,7 @@ proptest! {
 
     #[test]
     fn the_period_is_what_a_micro_batch_more_costs(raw in uneven(), sends in prop::sample::select(vec![0.0, 1.0, 4.0])) {
-        // Two numbers of micro-batches that differ by a multiple of every interval's length.
+        // The two numbers of micro-batches, 240 and 360, differ by a multiple of every interval's length.
         let long = |m| time(&build(&raw.0, m, |_, b| b, sends));
         let p = build(&raw.0, 1, |_, b| b, sends);
         let period = one_f_one_b_period(&totals(&p), &p.sends).0;
@@ -346,8 +347,8 @@ proptest! {
         }
     }
 
-    /// With the same passes zero bubble H1 is never longer than 1F1B, however uneven they are, and holds no more than
-    /// its law says (Qi et al.: a bubble of (p - 1)(F + B - W) for (p - 1)(F + B + W)).
+    /// With the same passes, however uneven, ZB-H1 takes at most as long as 1F1B and holds at most [`passes_in_flight`]
+    /// passes. Qi et al. state a bubble of (p - 1)(F + B - W) instead of (p - 1)(F + B + W).
     #[test]
     fn zb_h1_is_never_longer_than_1f1b(
         raw in uneven(),
@@ -374,8 +375,8 @@ proptest! {
     #[test]
     fn every_schedule_does_all_the_work_in_order(raw in uneven(), kind in 0_usize..8) {
         let schedule = [
-            PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward, PipelineSchedule::Interleaved { chunks: 2 }, PipelineSchedule::ZbH1, PipelineSchedule::ZbV,
-            PipelineSchedule::VHalf, PipelineSchedule::VMin, PipelineSchedule::DualPipeV,
+            PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward, PipelineSchedule::Interleaved { chunks: 2 }, PipelineSchedule::ZbH1, PipelineSchedule::ZB_V,
+            PipelineSchedule::V_HALF, PipelineSchedule::V_MIN, PipelineSchedule::DUAL_PIPE_V,
         ][kind];
         let (mut stages, m) = raw;
         if schedule.chunks_per_device() == 2 {
@@ -403,7 +404,7 @@ proptest! {
         for pair in passes.windows(2).filter(|w| w[0].device == w[1].device) {
             prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
         }
-        // No longer duration speeds up a fixed order, nor the best of several.
+        // A longer pass or send never speeds up a fixed order, nor the best of several orders.
         if !p.sends.is_empty() {
             p.sends[0] += Seconds(1.0);
             prop_assert!(time(&p) >= timeline.total.0 - 1e-9);

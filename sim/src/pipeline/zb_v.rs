@@ -18,10 +18,9 @@
 //! | 491 plans of eight other jobs | 1.2 % faster | equal | 0.7 % slower or worse | 21 % slower (2 micro-batches, 16 devices) |
 //! | with at least two micro-batches per device | 2.1 % faster | | | 5.0 % slower |
 
-use super::dual_pipe::dual_pipe_v_order;
-use super::order::{PassOrder, PipelinePass, StageTurn};
+use super::pass::{PassOrder, PipelinePass, StageTurn};
 use super::reductions::{PassSpan, times_of_reductions};
-use super::{Pipeline, PipelineSchedule};
+use super::{Pipeline, VSchedule};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -58,21 +57,21 @@ const NOMINALS: [NominalWork; 12] = [
 const KEPT: usize = 1 << 22;
 
 /// Orders by schedule, devices and micro-batches.
-type OrderCache = HashMap<(PipelineSchedule, usize, usize), Arc<[PassOrder]>>;
+type OrderCache = HashMap<(VSchedule, usize, usize), Arc<[PassOrder]>>;
 
 static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
 /// Returns the orders of a schedule in a V for these numbers of devices and micro-batches, from the cache if they are
 /// known.
-pub(super) fn v_orders(schedule: PipelineSchedule, devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
+pub(super) fn v_orders(schedule: VSchedule, devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(orders) = known().get(&(schedule, devices, micro_batches)) {
         return Arc::clone(orders);
     }
-    let limit = schedule.most_in_v(devices as u32) as usize;
-    let orders: Arc<[PassOrder]> = match schedule {
-        PipelineSchedule::DualPipeV => Arc::new([dual_pipe_v_order(devices, micro_batches)]),
-        _ => NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches, limit)).collect(),
+    let limit = schedule.most_passes(devices as u32) as usize;
+    let orders: Arc<[PassOrder]> = match schedule.published_order(devices, micro_batches) {
+        Some(order) => Arc::new([order]),
+        None => NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches, limit)).collect(),
     };
     let mut known = known();
     let turns = |orders: &Arc<[PassOrder]>| orders.iter().map(Vec::len).sum::<usize>();
@@ -144,7 +143,7 @@ impl<'a> GreedyScheduler<'a> {
         }
     }
 
-    /// Number of passes of a stage that have run.
+    /// Returns the number of passes of a stage that have run.
     fn passes_done(&self, stage: usize, pass: PipelinePass) -> usize {
         match pass {
             PipelinePass::Forward => self.ends[0][stage].len(),
@@ -324,7 +323,7 @@ mod tests {
             (p, m) in (1_usize..6, 1_u32..14),
             passes in prop::collection::vec((0_u32..9, 0_u32..9, 0_u32..5, 0_u32..5), 12),
             (waits, buckets) in (any::<bool>(), 0_u32..4),
-            schedule in prop::sample::select(PipelineSchedule::IN_V.to_vec()),
+            schedule in prop::sample::select(VSchedule::ALL.to_vec()),
         ) {
             let time = |x: u32| Seconds(f64::from(x) / 2.0);
             let stage = |&(f, b, w, c): &(u32, u32, u32, u32)| PipelineStage {
@@ -336,13 +335,14 @@ mod tests {
                 optimizer: time(w + c),
                 ..PipelineStage::default()
             };
-            let m = m.max(schedule.least_micro_batches(p as u32));
+            let whole = PipelineSchedule::InV(schedule);
+            let m = m.max(whole.least_micro_batches(p as u32));
             let pipeline = Pipeline {
                 stages: passes[..2 * p].iter().map(stage).collect(),
                 sends: passes[1..2 * p].iter().map(|(.., c)| time(*c)).collect(),
                 reduction: if buckets > 0 { GradientReduction::Overlapped { buckets } } else { GradientReduction::AfterBackward },
                 optimizer_waits_for_all: waits,
-                ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, schedule)
+                ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, whole)
             };
             let orders = v_orders(schedule, p, m as usize);
             let totals: Vec<f64> = orders.iter().map(|order| pipeline.time_under_order(order)).collect();
@@ -358,11 +358,9 @@ mod tests {
     #[test]
     fn orders_hold_no_more_than_the_limit_and_no_more_late_passes_than_early_ones() {
         let sizes = (1..10).flat_map(|p| [1, 2, p, 2 * p - 1, 2 * p, 4 * p + 3].map(move |m| (p, m)));
-        for (schedule, (p, m)) in
-            PipelineSchedule::IN_V.into_iter().flat_map(|v| sizes.clone().map(move |size| (v, size)))
-        {
-            let limit = schedule.most_in_v(p as u32) as usize;
-            let m = m.max(schedule.least_micro_batches(p as u32) as usize);
+        for (schedule, (p, m)) in VSchedule::ALL.into_iter().flat_map(|v| sizes.clone().map(move |size| (v, size))) {
+            let limit = schedule.most_passes(p as u32) as usize;
+            let m = m.max(PipelineSchedule::InV(schedule).least_micro_batches(p as u32) as usize);
             for order in v_orders(schedule, p, m).iter() {
                 let passes = |turn: &StageTurn| if turn.pass == PipelinePass::WholeBackward { 2 } else { 1 };
                 assert_eq!(order.iter().map(passes).sum::<usize>(), 6 * p * m);

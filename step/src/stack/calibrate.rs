@@ -284,7 +284,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A toy model: rows with `work` seconds over the tensor fraction and a number of pipeline waits.
+    /// Returns the errors of a toy model. A row is (seconds of products at full rate, number of pipeline waits).
+    /// `truth` is the true (tensor fraction, microseconds per wait).
     fn errors(stack: &SoftwareStack, rows: &[(f64, f64)], truth: (f64, f64)) -> Vec<f64> {
         let time = |tensor: f64, wait: f64, row: &(f64, f64)| row.0 / tensor + row.1 * wait * 1e-6;
         let of = |row| time(stack.sustained.tensor_fraction, stack.launch.pipeline_pass_us, row);

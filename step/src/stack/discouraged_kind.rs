@@ -5,7 +5,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use workloads::{Layout, ZeroStage};
 
-/// A kind of plans that a framework runs, but does not document or warns against.
+/// A kind of plans that a framework runs, but warns against or leaves undocumented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiscouragedKind {

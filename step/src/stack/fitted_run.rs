@@ -27,7 +27,8 @@ pub struct FittedRun {
     pub chips: u32,
     /// The mechanisms of its plan.
     pub mechanisms: Vec<String>,
-    /// Error under the stack fitted without this run. If there are more than twelve runs, a twelfth is left out at once.
+    /// Error under the stack fitted without this run. If there are more than twelve runs, a twelfth is left out at
+    /// once.
     pub error_without_run: f64,
     /// Error under the stack fitted without all models of similar size. `None` if all runs have one size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +39,7 @@ pub struct FittedRun {
 }
 
 impl FittedRun {
-    /// Returns the first value that cannot be: its key, the value and the rule. `None` if there is none.
+    /// Returns the first impossible value: its key, the value and the rule. `None` if there is none.
     fn wrong_value(&self) -> Option<(&'static str, String, String)> {
         if !QUANTITIES.contains(&self.quantity.as_str()) {
             return Some(("quantity", self.quantity.clone(), format!("must be {}", QUANTITIES.join(" or "))));
@@ -62,13 +63,14 @@ impl FittedRun {
 pub struct FittedRuns(Arc<[FittedRun]>);
 
 impl FittedRuns {
-    /// True if the stack was fitted to no runs, or they are unknown.
+    /// Returns whether the stack was fitted to no runs, or to unknown ones.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the first wrong value: its key with the run's id, the value and the rule. `None` if all can be.
+    /// Returns the first impossible value of any run: its key with the run's id, the value and the rule. `None` if
+    /// there is none.
     pub(crate) fn wrong_value(&self) -> Option<(String, String, String)> {
         self.0.iter().find_map(|run| {
             let (key, value, limit) = run.wrong_value()?;

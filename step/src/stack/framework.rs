@@ -1,9 +1,11 @@
 //! Training frameworks, and the modelled plans that each can run.
 
 use crate::stack::discouraged_kind::DiscouragedKind;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use sim::kernel::DataType;
-use sim::pipeline::PipelineSchedule;
+use sim::names::hint;
+use sim::pipeline::{PipelineSchedule, SCHEDULES};
 use std::fmt;
 use workloads::ActivationPolicy;
 
@@ -199,47 +201,31 @@ pub enum MixKind {
     PerStage,
 }
 
-/// A kind of [`PipelineSchedule`], for any number of chunks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScheduleKind {
-    /// [`PipelineSchedule::OneForwardOneBackward`] over one chunk.
-    #[serde(rename = "1f1b")]
-    OneForwardOneBackward,
-    /// [`PipelineSchedule::OneForwardOneBackward`] over several chunks.
-    #[serde(rename = "interleaved")]
-    Interleaved,
-    /// [`PipelineSchedule::GPipe`].
-    #[serde(rename = "gpipe")]
-    GPipe,
-    /// [`PipelineSchedule::ZbH1`].
-    #[serde(rename = "zb-h1")]
-    ZbH1,
-    /// [`PipelineSchedule::ZbV`].
-    #[serde(rename = "zb-v")]
-    ZbV,
-    /// [`PipelineSchedule::VHalf`].
-    #[serde(rename = "v-half")]
-    VHalf,
-    /// [`PipelineSchedule::VMin`].
-    #[serde(rename = "v-min")]
-    VMin,
-    /// [`PipelineSchedule::DualPipeV`].
-    #[serde(rename = "dualpipe-v")]
-    DualPipeV,
-}
+/// A kind of [`PipelineSchedule`], for any number of chunks: its word, as a stack's file names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ScheduleKind(&'static str);
 
 impl ScheduleKind {
     pub(crate) fn of_schedule(schedule: PipelineSchedule) -> Self {
-        match schedule {
-            PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
-            PipelineSchedule::Interleaved { .. } => Self::Interleaved,
-            PipelineSchedule::GPipe => Self::GPipe,
-            PipelineSchedule::ZbH1 => Self::ZbH1,
-            PipelineSchedule::ZbV => Self::ZbV,
-            PipelineSchedule::VHalf => Self::VHalf,
-            PipelineSchedule::VMin => Self::VMin,
-            PipelineSchedule::DualPipeV => Self::DualPipeV,
-        }
+        Self(schedule.word())
+    }
+}
+
+impl<'de> Deserialize<'de> for ScheduleKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = String::deserialize(deserializer)?;
+        let plain = SCHEDULES.iter().map(|(.., schedule)| *schedule);
+        let words: Vec<_> =
+            plain.chain([PipelineSchedule::Interleaved { chunks: 2 }]).map(PipelineSchedule::word).collect();
+        let found = words.iter().find(|word| **word == written);
+        found.map(|word| Self(word)).ok_or_else(|| D::Error::custom(hint(&written, &words.join(", "), "use one of")))
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
     }
 }
 
@@ -274,21 +260,6 @@ impl PolicyKind {
             ActivationPolicy::Custom { .. } => Self::Custom,
             ActivationPolicy::Tensors { .. } => Self::Tensors,
         }
-    }
-}
-
-impl fmt::Display for ScheduleKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneForwardOneBackward => "1f1b",
-            Self::Interleaved => "interleaved",
-            Self::GPipe => "gpipe",
-            Self::ZbH1 => "zb-h1",
-            Self::ZbV => "zb-v",
-            Self::VHalf => "v-half",
-            Self::VMin => "v-min",
-            Self::DualPipeV => "dualpipe-v",
-        })
     }
 }
 

@@ -11,8 +11,8 @@ impl SoftwareStack {
     #[must_use]
     pub fn runs_schedule(&self, schedule: PipelineSchedule, virtual_stages: u32) -> bool {
         let plain = schedule == PipelineSchedule::OneForwardOneBackward && virtual_stages > 1;
-        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of_schedule(schedule) };
-        self.framework.schedules.contains(&kind)
+        let schedule = if plain { PipelineSchedule::Interleaved { chunks: virtual_stages } } else { schedule };
+        self.framework.schedules.contains(&ScheduleKind::of_schedule(schedule))
     }
 
     /// Returns whether the framework has policies of this kind.

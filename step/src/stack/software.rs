@@ -202,12 +202,12 @@ fn modelled() -> String {
     MODELLED_ATTENTION.to_owned()
 }
 
-/// Default `vocabulary_multiple`: no multiple beyond the tensor-parallel degree.
+/// Returns the default `vocabulary_multiple`: no multiple beyond the tensor-parallel degree.
 fn one() -> u32 {
     1
 }
 
-/// Default `expert_imbalance` for the time: even routing.
+/// Returns the default `expert_imbalance` for the time: even routing.
 fn even_routing() -> f64 {
     1.0
 }
@@ -300,7 +300,7 @@ pub struct OverlapOptions {
     pub contended: bool,
 }
 
-/// Default `contended`: streams slow each other.
+/// Returns the default `contended`: streams slow each other.
 fn streams_contend() -> bool {
     true
 }
@@ -340,7 +340,7 @@ pub struct MemoryOptions {
     /// end.
     #[serde(default)]
     pub released_by_tensor: bool,
-    /// Layers whose weights are gathered at once under ZeRO-3: the current one and the prefetched ones.
+    /// Number of layers whose weights are gathered at once under ZeRO-3: the current one and the prefetched ones.
     pub gathered_layers: u32,
     /// True if embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
     pub root_gathered: bool,
@@ -374,7 +374,6 @@ pub struct MemoryOptions {
     pub update_contiguous: bool,
     /// Unevenness `x` of routing without a capacity limit over `e` expert-parallel devices, for memory. The fullest
     /// device has `1 + x (1 - 1/e)` times its even share of the tokens.
-    /// - 1/e)` times its even share of the tokens.
     pub expert_imbalance: f64,
     /// Bytes per logit at the loss's peak, forward or backward.
     pub bytes_per_logit: f64,

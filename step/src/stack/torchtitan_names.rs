@@ -1,4 +1,6 @@
-//! Built-in models by the names that frameworks have for them.
+//! Names in TorchTitan's configuration.
+
+use sim::pipeline::PipelineSchedule;
 
 /// TorchTitan's models as (model, flavour, built-in model with the same layers). Source:
 /// `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
@@ -18,6 +20,16 @@ pub const TORCHTITAN_MODELS: [(&str, &str, &str); 15] = [
     ("llama4", "17bx128e", "llama4-maverick"),
     ("gpt_oss", "20b", "gpt-oss-20b"),
     ("gpt_oss", "120b", "gpt-oss-120b"),
+];
+
+/// TorchTitan's names of schedules (`pipeline_parallel_schedule`), each with its schedule and number of model chunks
+/// per device.
+pub const TORCHTITAN_SCHEDULES: [(&str, PipelineSchedule, u32); 5] = [
+    ("1F1B", PipelineSchedule::OneForwardOneBackward, 1),
+    ("Interleaved1F1B", PipelineSchedule::OneForwardOneBackward, 2),
+    ("GPipe", PipelineSchedule::GPipe, 1),
+    ("ZBVZeroBubble", PipelineSchedule::ZB_V, 2),
+    ("DualPipeV", PipelineSchedule::DUAL_PIPE_V, 2),
 ];
 
 #[cfg(test)]

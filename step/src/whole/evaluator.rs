@@ -463,11 +463,11 @@ impl<'a> Evaluator<'a> {
                 assembly: Some(fresh),
                 sends: *sends,
                 gathers: degrees.gathers_every_micro_batch(),
-                passes: [None; SCHEDULES],
+                passes: [None; PipelineSchedule::KINDS],
             };
         }
         let Some(assembly) = &recent.assembly else { return PassesTime::AtLeast(Seconds::ZERO) };
-        let known = &mut recent.passes[schedule_index(arrangement.schedule)];
+        let known = &mut recent.passes[arrangement.schedule.kind_index()];
         let passes = match known {
             Some((m, passes)) if *m == micro_batches => *passes,
             _ => known.insert((micro_batches, assembly.passes_in_closed_form(&arrangement))).1,
@@ -540,24 +540,8 @@ pub struct RecentChunks {
     assembly: Option<Assembly>,
     sends: PipelineSends,
     gathers: bool,
-    /// Micro-batches and time, by schedule.
-    passes: [Option<(u64, PassesTime)>; SCHEDULES],
-}
-
-/// Number of kinds of schedules.
-const SCHEDULES: usize = 8;
-
-fn schedule_index(schedule: PipelineSchedule) -> usize {
-    match schedule {
-        PipelineSchedule::GPipe => 0,
-        PipelineSchedule::OneForwardOneBackward => 1,
-        PipelineSchedule::Interleaved { .. } => 2,
-        PipelineSchedule::ZbH1 => 3,
-        PipelineSchedule::ZbV => 4,
-        PipelineSchedule::VHalf => 5,
-        PipelineSchedule::VMin => 6,
-        PipelineSchedule::DualPipeV => 7,
-    }
+    /// Micro-batches and time, by kind of schedule.
+    passes: [Option<(u64, PassesTime)>; PipelineSchedule::KINDS],
 }
 
 impl DegreeCosts {
@@ -567,7 +551,7 @@ impl DegreeCosts {
         self.arrangement.layout.reduces_every_micro_batch()
     }
 
-    /// Returns the layers of each chunk.
+    /// Returns the number of layers of each chunk.
     #[must_use]
     pub fn chunk_split(&self) -> ChunkSplit {
         self.arrangement.split

@@ -15,8 +15,8 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, RankOrder, ZeroStage};
 
-/// Models whose layers divide evenly, with both ends as layers, or with the last end as one; tied and untied heads;
-/// experts.
+/// Returns models with layers that divide evenly, alone, together with both ends, or together with the last end. They
+/// have tied and untied heads; the last one has experts.
 fn models() -> Vec<Model> {
     let load = |name: &str, layers| Model { layers, ..Model::load(name).unwrap() };
     let experts = Some(workloads::model::Experts { count: 8, top_k: 2, ..workloads::model::Experts::default() });
@@ -40,7 +40,7 @@ fn schedule(kind: usize, virtual_stages: u32) -> PipelineSchedule {
     match (kind, virtual_stages) {
         (0, 1) => PipelineSchedule::GPipe,
         (1, 1) => PipelineSchedule::ZbH1,
-        (0 | 1, 2) => PipelineSchedule::ZbV,
+        (0 | 1, 2) => PipelineSchedule::ZB_V,
         _ => PipelineSchedule::OneForwardOneBackward,
     }
 }
@@ -112,7 +112,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     other.layout.sequence_parallel = false;
     other.batch.micro_batch *= 2;
     other.batch.global_batch *= 6;
-    if plan.schedule != PipelineSchedule::ZbV {
+    if plan.schedule != PipelineSchedule::ZB_V {
         other.schedule = PipelineSchedule::OneForwardOneBackward;
     }
     let from = PlanShape::new(&mut chip, model, &fabric, &other).unwrap();
@@ -171,7 +171,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
         let least =
             exchange + evaluator.time_of_least_update(&mut chip, &from, plan, held) + evaluator.overhead_per_step();
         let once = slow.total - timeline.passes_end;
-        let mine = if plan.schedule == PipelineSchedule::ZbV { Seconds::ZERO } else { least };
+        let mine = if plan.schedule == PipelineSchedule::ZB_V { Seconds::ZERO } else { least };
         prop_assert!(mine.0 <= once.0 + 1e-9 * slow.total.0, "{plan:?}: {mine} of {once}");
     }
     let exact = matches!(found.time, PassesTime::Exact(_));
@@ -180,7 +180,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     Ok(Some(exact))
 }
 
-/// Around what a plan keeps on the host, both ways draw the limit at the same byte.
+/// Checks that [`step_memory`] and the evaluator agree, to the byte, whether a plan fits into host memory.
 fn host_line(
     (model, plan): (&Model, &TrainingPlan),
     stack: &SoftwareStack,
@@ -224,7 +224,7 @@ fn played(
         let full = stage.stage == 0
             && split.first >= split.last
             && plan.micro_batches() >= u64::from(2 * plan.layout.pipeline - 1);
-        let limit = plan.schedule == PipelineSchedule::ZbH1 || plan.schedule == PipelineSchedule::ZbV && !full;
+        let limit = plan.schedule == PipelineSchedule::ZbH1 || plan.schedule == PipelineSchedule::ZB_V && !full;
         let bounded = apart || stage.moment == PeakMoment::Update || limit;
         prop_assert!(bounded || played >= need * (1.0 - 1e-9), "{}", place);
     }
@@ -318,13 +318,14 @@ fn plans_of_a_large_model_are_timed_exactly() {
             exact = (exact.0 + usize::from(holds), exact.1 + 1);
         }
     }
-    // Two times seven chunks of 98 layers, ends included: the first lacks a layer.
+    // The three plans that are not exact have two stages of seven chunks. With both ends, 98 layers are seven per
+    // chunk, so the first chunk has one layer less than an inner one.
     assert_eq!(exact, (15, 18));
 }
 
 #[test]
 fn a_last_chunk_of_many_layers_may_fit() {
-    // Interleaved, a third of the layers are in the last chunk, which holds one micro-batch at a time.
+    // Under interleaved 1F1B, the last chunk has a third of the layers and holds one micro-batch at a time.
     let ends = Some(workloads::LayerEnds { first: 0, last: 8, shorter: 11 });
     let layout = Layout {
         tensor: 8,
@@ -385,7 +386,7 @@ fn mixed(model: &Model, plan: &TrainingPlan, pick: impl Fn(u64) -> ActivationPol
     Some(TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() })
 }
 
-/// Joins runs of one layer each.
+/// Returns the plan with each chunk's runs of layers joined into one, under the policy of the first.
 fn joined(plan: &TrainingPlan) -> TrainingPlan {
     let join = |mix: &workloads::LayerMix| {
         let layers = mix.iter().map(|run| run.layers).sum();
@@ -464,7 +465,8 @@ proptest! {
             }
         }
         let of = |policy| everything(model, &alike(policy), "megatron").unwrap().0.total.0;
-        // Longer passes hide more of what follows them once, so the whole may seem shorter by that much.
+        // Longer passes hide more of the work that follows them once per step. So longer passes may make a step
+        // shorter, by at most this slack.
         let slack = 0.02 * of(ActivationPolicy::Full);
         prop_assert!(of(ActivationPolicy::None) <= time.total.0 + slack && time.total.0 <= of(ActivationPolicy::Full) + slack);
     }

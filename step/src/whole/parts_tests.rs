@@ -75,7 +75,7 @@ fn plans() -> impl Strategy<Value = TrainingPlan> {
                 attention: Attention::Fused,
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
-                schedule: if v { PipelineSchedule::ZbV } else { PipelineSchedule::ZbH1 },
+                schedule: if v { PipelineSchedule::ZB_V } else { PipelineSchedule::ZbH1 },
                 techniques: workloads::Techniques::default(),
             }
         },

@@ -50,7 +50,7 @@ fn case() -> impl Strategy<Value = Case> {
         (8, 2, PipelineSchedule::OneForwardOneBackward),
         (4, 1, PipelineSchedule::GPipe),
         (4, 1, PipelineSchedule::ZbH1),
-        (4, 2, PipelineSchedule::ZbV),
+        (4, 2, PipelineSchedule::ZB_V),
     ];
     let sorted = |[a, b]: [f64; 2]| [a.min(b), a.max(b)];
     let pair = move |low: f64, high: f64| prop::array::uniform2(low..high).prop_map(sorted);
@@ -126,7 +126,7 @@ fn link(rate: f64, gib: f64) -> HostLink {
     HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None }
 }
 
-/// No later time is longer.
+/// Checks that no time exceeds the one before it, up to rounding.
 fn never_slower(what: &str, times: &[f64]) -> Result<(), TestCaseError> {
     for pair in times.windows(2) {
         prop_assert!(pair[1] <= pair[0] * (1.0 + ROUNDING), "{what}: {times:?}");
@@ -207,7 +207,8 @@ proptest! {
             let wanted: BTreeMap<&str, u64> = saved.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
             prop_assert_eq!(found, wanted, "{}", keeps.policy);
         }
-        // The bytes away are within capacity, and the stages report what their layers send.
+        // Offloaded bytes are within the capacities of host and storage. Stages have such bytes exactly if layers send
+        // some.
         let most = |of: fn(&step::StageMemory) -> Bytes| best.memory.stages.iter().map(of).max().unwrap();
         let sends = |of: fn(&step::LayerKeeps) -> bool| keeps.iter().flatten().any(of);
         let (host, storage) = (most(|stage| stage.host), most(|stage| stage.storage));

@@ -28,7 +28,7 @@ use workloads::{ActivationPolicy, LayerEnds, Layout, Segment, SegmentKind, Stage
 /// Plans mixed between two updates of the fastest plan.
 const ROUND: usize = 16;
 
-/// Limit on the number of a space's policies up to which mixes may use them by name.
+/// Largest number of policies in a space that mixes may use by name. If a space has more, mixes use none of them.
 const NAMED: usize = 32;
 
 /// The proven distance of a group's mixed plans from the optimum.
@@ -49,9 +49,9 @@ struct OpenPlan {
 
 /// Shapes of a group's plans under the two extreme policies.
 struct ExtremeShapes {
-    /// Everything is kept.
+    /// The shape if everything is kept.
     keeping: PlanShape,
-    /// Everything is rerun. `None` if mixes may need less memory than that, or if no plan is known yet.
+    /// The shape if everything is rerun. `None` if mixes may need less memory than that, or if no plan is known yet.
     rerunning: Option<PlanShape>,
 }
 
@@ -295,7 +295,7 @@ impl PlanSearch<'_> {
         ends
     }
 
-    /// A plan that keeps everything, with a lower bound on its time; `None` if it fits or cannot be timed.
+    /// Sizes and bounds a plan that keeps everything. `None` if the plan fits or cannot be timed.
     fn plan_keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -329,7 +329,8 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// A plan with the best policies for every stage; `None` if none fits, or none is below `limit` seconds.
+    /// Finds a plan's best policies for every stage. `None` if no plan with such policies fits or is below `limit`
+    /// seconds.
     fn plan_with_stage_policies(
         &self,
         chip: &mut ChipTimes,
@@ -413,7 +414,7 @@ impl PlanSearch<'_> {
                 allowed(&ActivationPolicy::Full)?;
                 vec![ActivationPolicy::Full]
             }
-            // Very many policies are ignored, because the front has better ones.
+            // A space with very many policies adds none of them, because the front has better ones.
             _ => self
                 .policies
                 .iter()

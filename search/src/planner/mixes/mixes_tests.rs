@@ -76,7 +76,7 @@ pub(crate) fn one(pipeline: u32, virtual_stages: u32, schedule: PipelineSchedule
     }
 }
 
-/// Its step and memory equal those of `step`.
+/// Checks that the step time and memory of `best` equal those that `step` computes, and that the plan fits.
 pub(crate) fn hold(job: &Job<'_>, best: &RankedPlan) {
     let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
     assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
@@ -135,7 +135,7 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
         (8, 2, PipelineSchedule::OneForwardOneBackward),
         (4, 1, PipelineSchedule::GPipe),
         (4, 1, PipelineSchedule::ZbH1),
-        (4, 2, PipelineSchedule::ZbV),
+        (4, 2, PipelineSchedule::ZB_V),
     ] {
         let space = one(pipeline, chunks, schedule);
         let mut before = f64::INFINITY;
@@ -238,8 +238,8 @@ fn blocks_recompute_as_few_layers_as_fit() {
     assert!(seconds(&answer) < seconds(&full));
 }
 
-/// A given number of layers: none of them is keeping everything, all of them is recomputing everything, and more of
-/// them take longer and keep less.
+/// Plans that rerun a given number of layers per chunk. With none, the plan keeps everything; with all layers, it
+/// reruns everything. More layers take longer and keep less.
 #[test]
 fn blocks_of_a_given_size_lie_between_none_and_full() {
     let hardware = MixHardware::new("llama3-70b", "megatron_core");
@@ -267,11 +267,11 @@ fn blocks_of_a_given_size_lie_between_none_and_full() {
         assert!(found.time.total >= before.time.total && held(&found) <= held(&before), "{count}");
         before = found;
     }
-    // Beside a policy, the fastest comes first.
+    // If a space has a policy and a block, the faster of the two comes first.
     assert_eq!(plan(vec![4], Some(vec![ActivationPolicy::None])).plan, none.plan);
     let beside_full = plan(vec![4], Some(vec![ActivationPolicy::Full]));
     assert_eq!(beside_full.plan.activations, plan(vec![4], None).plan.activations);
-    // A block that does not fit says what it lacks.
+    // If the block does not fit, the answer's nearest plan is the one with the block.
     let long = hardware.job(64, 16_384, 20.0);
     let asked = PlanSpace { blocks: vec![1], activations: None, mixes: Some(MixKind::None), ..space.clone() };
     let answer = search_plans(&long, &asked, 1).unwrap();

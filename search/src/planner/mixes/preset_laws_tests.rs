@@ -22,7 +22,8 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { rng_seed: RngSeed::Fixed(23), failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-/// Presets that only decide what is kept and where, in eighths if that is open, and one that slices the passes.
+/// Presets that only decide what is kept and where, and `mst`, which slices the passes. A preset with an open fraction
+/// is listed once for each eighth.
 fn presets() -> Vec<Technique> {
     let all = Preset::built_in_names().into_iter().map(|name| name.parse::<Technique>().unwrap());
     all.filter(|technique| technique.preset().decides_places() || technique.preset().name == "mst")
@@ -33,8 +34,8 @@ fn presets() -> Vec<Technique> {
         .collect()
 }
 
-/// Partners of `best`: planned addresses if the preset has them, and all parts of a preset that go beyond
-/// placement.
+/// Returns the techniques of the mixed plans that a preset is compared with: planned addresses if the preset has them,
+/// and the preset itself if it does more than decide what is kept and where.
 fn beside(preset: &Technique) -> Techniques {
     let planned = preset.preset().planned_addresses.then(|| "planned-addresses".parse().unwrap());
     let more = (!preset.preset().decides_places()).then(|| preset.clone());
@@ -48,7 +49,7 @@ struct Case {
     pipeline: (u32, u32, PipelineSchedule),
     sequence: u64,
     headroom: f64,
-    /// GB/s to the host, and GiB there.
+    /// The rate of the link to the host in GB/s, and the host's memory in GiB.
     host: (f64, f64),
 }
 

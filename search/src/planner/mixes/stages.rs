@@ -44,7 +44,7 @@ pub(crate) struct RerunNeed {
 /// A plan whose stages are given their policies.
 pub(crate) struct PlanStages<'s, 'a> {
     pub(crate) search: &'s PlanSearch<'a>,
-    /// In the memory that the plan may fill.
+    /// The evaluator in the memory that the plan may fill.
     pub(crate) evaluator: Evaluator<'a>,
     pub(crate) layers: &'s GroupLayers,
     pub(crate) degrees: &'s DegreeCosts,
@@ -71,7 +71,8 @@ impl PlanStages<'_, '_> {
         Some(StagedPlan { policies, time: time.0, gap })
     }
 
-    /// The plan with the best mix for every stage; `None` if none fits or none is below the limit.
+    /// Finds the best mix for every stage. Returns the plan with these mixes; `None` if no such plan fits or is below
+    /// the limit.
     pub(crate) fn mix_every_stage(&self) -> Option<StagedPlan> {
         let capacity = self.evaluator.capacity();
         let staying = MemoryNeed { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
@@ -136,7 +137,7 @@ impl PlanStages<'_, '_> {
         Some(LackingPolicies { lack, policies })
     }
 
-    /// The plan with the fastest single policy for the layers of all stages; `None` if none fits.
+    /// Finds the fastest plan with one policy for the layers of all stages; `None` if none fits.
     fn fastest_uniform_policy(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.evaluator;
@@ -205,8 +206,8 @@ impl PlanStages<'_, '_> {
         Some(of_stage.collect())
     }
 
-    /// The plan with the best mix for every stage, with limits on the offloaded bytes. `None` if a stage has no mix, if
-    /// no plan is below the limit, or after [`TRIES`] retries.
+    /// Finds the best mix for every stage under limits on the offloaded bytes. `None` if a stage has no mix, if no plan
+    /// is below the limit, or after [`TRIES`] retries.
     fn mix_within_away(&self, away: MemoryNeed) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.evaluator;
@@ -289,7 +290,8 @@ impl PlanStages<'_, '_> {
         Some(RerunNeed { policies, shape, lack })
     }
 
-    /// The plan that reruns the fewest first layers of every chunk so that it fits; `None` if it never fits.
+    /// Finds the plan that reruns the fewest first layers of every chunk and fits; `None` if no number of layers
+    /// suffices.
     pub(crate) fn rerun_first_layers(&self) -> Option<StagedPlan> {
         let split = self.degrees.chunk_split();
         let of = |count: u64| self.rerun_need(count).filter(|need| need.lack == Bytes::ZERO);
@@ -307,7 +309,7 @@ impl PlanStages<'_, '_> {
     }
 }
 
-/// The faster plan, with the larger of both gaps.
+/// Keeps the faster of two plans, with the larger of both gaps.
 fn keep_faster_plan(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
     let gap = a.iter().chain(&b).map(|plan| plan.gap).fold(0.0, f64::max);
     let best = [a, b].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))?;

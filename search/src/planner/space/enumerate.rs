@@ -1,7 +1,7 @@
 //! Enumerates a space's plans, decision by decision. It notes the rule that each discarded choice breaks, so it can
 //! explain why a space has no plans. Nothing else enumerates plans.
 
-use crate::ask::{PlanSpace, Splits, schedule_name};
+use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
 use crate::planner::space::groups::{DegreeClass, LayoutSchedules, PlanGroup, PlanGroupKey};
 use crate::planner::space::plan_space::{MOST_CHUNKS, broken, divisors, small_divisors, usual_chunks};
@@ -109,7 +109,7 @@ impl PlanSpace {
 
     /// The layouts whose degrees use all devices: tensor, context, pipeline, data and expert parallelism.
     fn degrees(&self, job: &Job<'_>, refusals: &mut Refusals) -> Vec<Layout> {
-        let (devices, tokens, sequences) = (u64::from(job.devices), job.sequence_length, job.global_batch);
+        let (devices, tokens) = (u64::from(job.devices), job.sequence_length);
         let mut layouts = Vec::new();
         let usual = tensor_parallel_degrees(job.model, job.devices);
         for tensor in candidates(&self.tensor, || usual.clone()) {
@@ -135,38 +135,36 @@ impl PlanSpace {
                     refusals.rule(3, layout, "cp", context.into(), limit);
                     continue;
                 }
-                let rest = rest / u64::from(context);
-                for pipeline in candidates(&self.pipeline, || small_divisors(rest)) {
-                    let data = (rest / u64::from(pipeline.max(1))) as u32;
-                    let layout = Layout { pipeline, data, ..layout };
-                    if !rest.is_multiple_of(pipeline.into()) {
-                        let product = u64::from(tensor) * u64::from(context);
-                        let limit = || format!("a divisor of the {}", left(job, rest, "tp x cp", product));
-                        refusals.rule(4, layout, "pp", pipeline.into(), limit);
-                    } else if let Some(asked) = self.data.as_ref().filter(|list| !list.contains(&data)) {
-                        let asked = asked.first().copied().unwrap_or_default();
-                        let limit = || match asked > 0 && job.devices.is_multiple_of(asked) {
-                            true => {
-                                let copy = counted(job.devices / data);
-                                format!("{data}, the copies of {copy} (tp x cp x pp) among {devices}")
-                            }
-                            false => format!("a divisor of the {devices} devices"),
-                        };
-                        refusals.rule(4, layout, "dp", asked.into(), limit);
-                    } else if !sequences.is_multiple_of(data.into()) {
-                        let copy = job.devices / data;
-                        let limit = || {
-                            let copy = counted(copy);
-                            format!(
-                                "a multiple of dp = {data}, the copies of {copy} (tp x cp x pp) among {}",
-                                job.devices
-                            )
-                        };
-                        refusals.rule(5, layout, "global_batch", sequences, limit);
-                    } else {
-                        layouts.extend(self.experts(job, layout, refusals));
-                    }
-                }
+                layouts.extend(self.divide_pipelines(job, layout, refusals));
+            }
+        }
+        layouts
+    }
+
+    /// The layouts of a tensor and a context degree with each pipeline, data and expert degree that uses all devices.
+    fn divide_pipelines(&self, job: &Job<'_>, layout: Layout, refusals: &mut Refusals) -> Vec<Layout> {
+        let (devices, sequences) = (job.devices, job.global_batch);
+        let product = u64::from(layout.tensor) * u64::from(layout.context);
+        let rest = u64::from(devices) / product;
+        let mut layouts = Vec::new();
+        for pipeline in candidates(&self.pipeline, || small_divisors(rest)) {
+            let data = (rest / u64::from(pipeline.max(1))) as u32;
+            let layout = Layout { pipeline, data, ..layout };
+            let copies = || format!("{data}, the copies of {} (tp x cp x pp) among {devices}", counted(devices / data));
+            if !rest.is_multiple_of(pipeline.into()) {
+                let limit = || format!("a divisor of the {}", left(job, rest, "tp x cp", product));
+                refusals.rule(4, layout, "pp", pipeline.into(), limit);
+            } else if let Some(asked) = self.data.as_ref().filter(|list| !list.contains(&data)) {
+                let asked = asked.first().copied().unwrap_or_default();
+                let limit = || match asked > 0 && devices.is_multiple_of(asked) {
+                    true => copies(),
+                    false => format!("a divisor of the {devices} devices"),
+                };
+                refusals.rule(4, layout, "dp", asked.into(), limit);
+            } else if !sequences.is_multiple_of(data.into()) {
+                refusals.rule(5, layout, "global_batch", sequences, || format!("a multiple of dp = {}", copies()));
+            } else {
+                layouts.extend(self.experts(job, layout, refusals));
             }
         }
         layouts
@@ -225,7 +223,7 @@ impl PlanSpace {
         let most = layers.min(MOST_CHUNKS) as u32;
         if let (1, Some(running)) = (layout.pipeline, refusals.running) {
             let limit = "left out without a pipeline: one stage has nothing to schedule";
-            refusals.note(7, (layout, 1), || broken("schedule", schedule_name(running), limit, String::new()));
+            refusals.note(7, (layout, 1), || broken("schedule", running.word(), limit, String::new()));
             return layouts;
         }
         if u64::from(layout.pipeline) > layers + 2 {
@@ -385,7 +383,7 @@ fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals:
                 least(schedule)
             )
         };
-        refusals.note(12, (layout, size), || broken("schedule", schedule_name(*schedule), limit(), String::new()));
+        refusals.note(12, (layout, size), || broken("schedule", schedule.word(), limit(), String::new()));
         return None;
     }
     Some(m)

@@ -1,13 +1,13 @@
 //! Explains why there is no plan to choose from: the rule that the nearest plans break, and the nearest values with
 //! which there are plans.
 
-use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name};
+use crate::ask::{DECISIONS, Degree, PlanSpace, Splits};
 use crate::planner::Job;
 use crate::planner::space::enumerate::{BrokenRule, Refusals};
 use crate::planner::space::groups::DegreeClass;
 use crate::planner::space::plan_space::{broken, divisors};
 use sim::network::Fabric;
-use sim::pipeline::PipelineSchedule;
+use sim::pipeline::{PipelineSchedule, SCHEDULES};
 use std::collections::BTreeSet;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{Layout, LayoutError, RankOrder};
@@ -120,7 +120,7 @@ impl PlanSpace {
             let context = self.context.clone().or(Self::open(question.job).context);
             let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
             let rule = SpaceProbe { running: Some(schedule), ..*question }.emptiness(&alone)?;
-            Some((schedule_name(schedule), rule))
+            Some((schedule.word(), rule))
         });
         idle.collect()
     }

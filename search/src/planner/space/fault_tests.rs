@@ -16,7 +16,7 @@ fn refused(space: &PlanSpace, job: &Job<'_>) -> Option<String> {
     refusals.nearest.filter(|_| found.is_empty()).map(|nearest| nearest.rule.to_string())
 }
 
-/// Spaces of one choice each, by degrees of which some fit together.
+/// Spaces with one value per decision. Only some of their degrees fit together.
 fn spaces() -> Vec<PlanSpace> {
     let mut spaces = Vec::new();
     for (tensor, pipeline) in [(1, 1), (1, 3), (2, 2), (5, 4), (1, 8), (3, 2)] {
@@ -26,7 +26,7 @@ fn spaces() -> Vec<PlanSpace> {
                     (1, PLAIN),
                     (2, PipelineSchedule::GPipe),
                     (5, PLAIN),
-                    (1, PipelineSchedule::ZbV),
+                    (1, PipelineSchedule::ZB_V),
                     (3, PipelineSchedule::ZbH1),
                 ] {
                     spaces.push(PlanSpace {
@@ -170,7 +170,7 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
         "micro_batch = 7: must be a divisor of the 24 sequences of a step; use micro_batch = 6 or 8"
     );
     assert_eq!(
-        only(|s| (s.schedules, s.virtual_stages) = (Some(vec![PipelineSchedule::ZbV]), Some(vec![3]))),
+        only(|s| (s.schedules, s.virtual_stages) = (Some(vec![PipelineSchedule::ZB_V]), Some(vec![3]))),
         "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2, or the schedule 1f1b"
     );
     assert_eq!(only(|s| s.data = Some(vec![3])), "dp = 3: must be a divisor of the 16 devices; use dp = 2 or 4");
@@ -211,7 +211,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
     let gpt = PlannerHardware::new("gpt2-xl");
     let job = gpt.job(8, 24, 1024);
     let (mut idle, mut run) = (0, 0);
-    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV] {
+    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZB_V] {
         for pipeline in [None, Some(vec![1]), Some(vec![1, 2]), Some(vec![4])] {
             for virtual_stages in [None, Some(vec![1]), Some(vec![2]), Some(vec![1, 2])] {
                 let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
@@ -227,7 +227,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
                     assert!(fault.is_some() && left_out.len() == 1, "{space:?}");
                     idle += 1;
                 }
-                // Next to a schedule that plans run, it is left out. If no plan runs that one either, it is no cure.
+                // If the space has plans under 1F1B alone, a request for another schedule besides is no fault.
                 let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..space.clone() };
                 let [plain, beside] = [plain, beside].map(|space| space.fault(&space, &job, job.fabric));
                 assert!(plain.is_some() || beside.is_none(), "{space:?}: {beside:?}");
@@ -236,20 +236,20 @@ fn a_schedule_that_no_plan_runs_is_refused() {
     }
     assert!(idle > 10 && run > 10, "{idle} {run}");
     let one =
-        PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
+        PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZB_V]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &one),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2"
     );
-    assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, PipelineSchedule::ZbV));
+    assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, PipelineSchedule::ZB_V));
     // Other degrees may leave one stage as well.
     let wide =
-        PlanSpace { context: Some(vec![8]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
+        PlanSpace { context: Some(vec![8]), schedules: Some(vec![PipelineSchedule::ZB_V]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &wide),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or cp = 4"
     );
-    assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, PipelineSchedule::ZbV));
+    assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, PipelineSchedule::ZB_V));
     let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..one };
     assert_eq!(plain.fault(&plain, &job, job.fabric), None, "one stage runs one forward, one backward");
 }

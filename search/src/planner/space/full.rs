@@ -1,9 +1,10 @@
 //! The space of everything that the cost model can express.
 
-use crate::ask::{PlanSpace, SCHEDULES, Splits};
+use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
 use crate::planner::space::plan_space::small_divisors;
 use crate::planner::space::policies::{distinct_policies, preset_and_default_policies};
+use sim::pipeline::SCHEDULES;
 use workloads::{ActivationPolicy, ZeroStage};
 
 impl PlanSpace {

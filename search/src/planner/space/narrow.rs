@@ -1,7 +1,7 @@
 //! The plans of a space that a software stack's framework runs.
 
-use crate::ask::{PlanSpace, SCHEDULES, schedule_name};
-use sim::pipeline::PipelineSchedule;
+use crate::ask::PlanSpace;
+use sim::pipeline::{PipelineSchedule, SCHEDULES};
 use step::{MixKind, SoftwareStack};
 use workloads::ActivationPolicy;
 
@@ -33,8 +33,7 @@ impl PlanSpace {
         if run == asked {
             return None;
         }
-        let names =
-            |list: &[PipelineSchedule]| list.iter().map(|one| schedule_name(*one)).collect::<Vec<_>>().join(", ");
+        let names = |list: &[PipelineSchedule]| list.iter().map(|one| one.word()).collect::<Vec<_>>().join(", ");
         let change = format!("schedules {} in place of {}", names(&run), names(&asked));
         self.schedules = Some(run);
         Some(change)

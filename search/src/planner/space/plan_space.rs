@@ -3,7 +3,7 @@
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
 use crate::planner::space::groups::LayoutSchedules;
-use sim::pipeline::PipelineSchedule;
+use sim::pipeline::{PipelineSchedule, VSchedule};
 use std::cmp::Ordering;
 use step::{MixKind, SoftwareStack, TrainingPlan};
 use workloads::parallel::tensor_parallel_degrees;
@@ -194,8 +194,8 @@ impl PlanSpace {
         }
     }
 
-    /// The orders of a layout's ranks: one where orders do not differ, and where the layout allows only one. If the
-    /// only requested order is one that the layout does not allow, it is returned, and the layout's rules refuse it.
+    /// Returns the orders of a layout's ranks: only one if the orders do not differ or the layout allows only one. If
+    /// the only requested order is not allowed, it is returned, and the layout's rules refuse it.
     pub(crate) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
         if layout.pipeline == 1 || layout.data == 1 || job.fabric.links_differ() {
             return vec![RankOrder::DataFirst];
@@ -286,7 +286,7 @@ impl PlanSpace {
             _ => [plain].into_iter().filter(allowed).collect(),
         };
         let v = layout.pipeline > 1 && layout.virtual_stages == 2;
-        let in_v = PipelineSchedule::IN_V.into_iter().filter(|schedule| v && allowed(schedule));
+        let in_v = VSchedule::ALL.map(PipelineSchedule::InV).into_iter().filter(|schedule| v && allowed(schedule));
         let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::NearOf(_)));
         let lists = std::iter::once(schedules).chain(in_v.map(|schedule| vec![schedule]));
         let division = |schedules: Vec<PipelineSchedule>| {

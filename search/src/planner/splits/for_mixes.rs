@@ -13,7 +13,7 @@ struct KeepAllSplitCosts<'r, 's> {
     chip: &'r mut ChipTimes,
     shape: &'r PlanShape,
     plan: &'r TrainingPlan,
-    /// Exchange and update, each by what a device holds.
+    /// Seconds computed so far, by what a device holds: of the exchange after its last pass, and of its update.
     known: [SecondsByHolding; 2],
 }
 

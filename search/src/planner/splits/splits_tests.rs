@@ -46,11 +46,12 @@ fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The holding of each device if its chunks hold these layers. It exchanges that after its own passes.
+/// The layers and ends that each device holds if the chunks hold these layers. A device exchanges it after its own
+/// passes.
 fn held_by_devices(layers: &[u64], devices: u32, schedule: PipelineSchedule) -> Vec<DeviceHolding> {
     let chunks = layers.len() as u32;
     let device = |place: u32| match (schedule, place < devices) {
-        (PipelineSchedule::ZbV, false) => 2 * devices - 1 - place,
+        (PipelineSchedule::ZB_V, false) => 2 * devices - 1 - place,
         _ => place % devices,
     };
     let held = |at: u32| DeviceHolding {
@@ -78,10 +79,10 @@ proptest! {
         let schedule = match (kind, v) {
             (0, 1) => PipelineSchedule::GPipe,
             (1, 1) => PipelineSchedule::ZbH1,
-            (1, 2) => PipelineSchedule::ZbV,
+            (1, 2) => PipelineSchedule::ZB_V,
             _ => PipelineSchedule::OneForwardOneBackward,
         };
-        let interleaved = v > 1 && schedule != PipelineSchedule::ZbV;
+        let interleaved = v > 1 && schedule != PipelineSchedule::ZB_V;
         let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if interleaved { m * u64::from(p) } else { m });
         // A third of an end's work is forward. A share of the backward work is for weights.
         let of = |forward: f64, backward: f64| PassSeconds { forward, input: backward * (1.0 - weight), weight: backward * weight };

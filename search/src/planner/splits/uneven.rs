@@ -44,7 +44,7 @@ use workloads::{ChunkSplit, LayerEnds};
 struct PlanSplitCosts<'r, 's, 'c> {
     search: &'r PlanSearch<'s>,
     shared: &'r mut GroupDegrees<'c>,
-    /// In the memory that the plan may fill.
+    /// The evaluator in the memory that the plan may fill.
     evaluator: Evaluator<'s>,
     shape: &'r PlanShape,
     plan: &'r TrainingPlan,
@@ -81,7 +81,8 @@ impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
 
 /// A plan of a group that has uneven splits.
 struct OpenPlan {
-    /// Index among the group's pairs; `schedule` is the index among the division's schedules.
+    /// Index among the group's pairs of division and micro-batches; `schedule` is the index among the division's
+    /// schedules.
     pair: usize,
     schedule: usize,
     /// See [`least_share_of_work`].
@@ -92,7 +93,7 @@ struct OpenPlan {
     busiest: (f64, f64),
     /// True if the plan may have uneven splits under every open policy; otherwise only if it is in the list.
     usual: bool,
-    /// Number of its splits besides the one already evaluated: the even one, or the one in its place.
+    /// Number of its splits, without the one already evaluated: the even split or its substitute.
     others: u64,
 }
 
@@ -156,8 +157,8 @@ struct SplitGoal {
     reach: SplitReach,
     /// Upper limit on a plan's seconds.
     limit: f64,
-    /// The rank in a group's own list (from 1) that a plan must beat as well. `gain` is the required gain as a fraction
-    /// of its time.
+    /// A rank, from 1, in a group's own list. A plan must also beat the plan at this rank, by at least the fraction
+    /// `gain` of that plan's time.
     place: usize,
     gain: f64,
 }
@@ -389,7 +390,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The fastest uneven split of a plan that fits and is below the goal's limit.
+    /// Finds the fastest uneven split under which a plan fits and is below the goal's limit.
     fn find_best_split(
         &self,
         shared: &mut GroupDegrees<'_>,
@@ -467,7 +468,7 @@ struct WaitingSplit {
 /// Tries a plan under different splits, one after another.
 struct SplitTrial<'t> {
     search: &'t PlanSearch<'t>,
-    /// In the memory that the plan may fill.
+    /// The evaluator in the memory that the plan may fill.
     evaluator: Evaluator<'t>,
     shape: &'t PlanShape,
     plan: TrainingPlan,
@@ -533,7 +534,8 @@ impl SplitTrial<'_> {
         (time.seconds().0 < self.cutoff_seconds() && fits()).then_some(time)
     }
 
-    /// Simulates the schedule under the waiting splits, in ascending order of their bounds, as long as these are useful.
+    /// Simulates the schedule under the waiting splits, in ascending order of their bounds, as long as these are
+    /// useful.
     fn play_in_order(&mut self, shared: &mut GroupDegrees<'_>) {
         let mut splits = std::mem::take(&mut self.waiting);
         splits.sort_by(|a, b| a.bound.0.total_cmp(&b.bound.0).then(a.ends.cmp(&b.ends)));

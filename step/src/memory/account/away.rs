@@ -92,7 +92,7 @@ impl MemoryAccount<'_> {
         [held.away.updated, held.away.gradients + activations]
     }
 
-    /// Returns the layers of a stage whose activations never leave the device.
+    /// Returns the number of layers of a stage whose activations never leave the device.
     fn buffered_layers(&self, held: &StageHolding) -> u64 {
         self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers))
     }

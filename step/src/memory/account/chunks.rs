@@ -19,7 +19,7 @@ pub(super) struct ChunkMemory {
     pub stored: Bytes,
     /// Largest transient bytes while one of its layers runs.
     transient: TransientBytes,
-    /// Largest number of bytes of one of its layers that return while another layer runs.
+    /// The most bytes that a layer of the chunk brings back to the device while another layer runs.
     returning: Bytes,
 }
 
@@ -73,8 +73,8 @@ impl MemoryAccount<'_> {
         let held: Vec<Bytes> = self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).collect();
         let embedding = if stage == 0 { embedding } else { Bytes::ZERO };
         match (self.arrangement.schedule, held.as_slice()) {
-            (schedule, [first, last]) if schedule.is_in_v() => {
-                self.most_in_both_chunks(stage, [*first, *last], embedding)
+            (PipelineSchedule::InV(schedule), [first, last]) => {
+                self.most_in_both_chunks(schedule, stage, [*first, *last], embedding)
             }
             (PipelineSchedule::Interleaved { .. }, _) => {
                 let mut held = held;

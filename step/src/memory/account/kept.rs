@@ -2,7 +2,7 @@
 
 use super::{MemoryAccount, StageHolding};
 use crate::pipeline::arrangement::Arrangement;
-use sim::pipeline::{PipelineSchedule, v_in_flight};
+use sim::pipeline::{PipelineSchedule, VSchedule, v_in_flight};
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
@@ -30,7 +30,7 @@ impl MemoryAccount<'_> {
         let split = &self.arrangement.split;
         let chunks = match self.arrangement.schedule {
             PipelineSchedule::Interleaved { chunks } => chunks,
-            schedule if schedule.is_in_v() => return self.kept_in_both_chunks(stage, layer, embedding),
+            PipelineSchedule::InV(schedule) => return self.kept_in_both_chunks(schedule, stage, layer, embedding),
             _ => {
                 let micro_batches = passes.min(self.arrangement.micro_batches);
                 let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
@@ -49,7 +49,7 @@ impl MemoryAccount<'_> {
             let more = signed(end) - signed(inner);
             if more != 0 {
                 let [fewest, most] = self.passes_in_end_chunk(passes, chunk);
-                // The loss belongs to a micro-batch in the last chunk.
+                // During the loss, the last chunk has at least the micro-batch of that loss.
                 let fewest = if in_loss && chunk > 0 { fewest.max(1) } else { fewest };
                 sum += (more * i128::from(fewest)).max(more * i128::from(most));
             }
@@ -58,17 +58,23 @@ impl MemoryAccount<'_> {
     }
 
     /// Returns the peak bytes that a stage's two chunks in a V, and its embedding, keep.
-    pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
+    pub(super) fn kept_in_both_chunks(&self, schedule: VSchedule, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         let split = &self.arrangement.split;
         let held =
             [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers_of_chunk(place));
-        self.most_in_both_chunks(stage, held, embedding)
+        self.most_in_both_chunks(schedule, stage, held, embedding)
     }
 
-    pub(super) fn most_in_both_chunks(&self, stage: u32, [first, last]: [Bytes; 2], embedding: Bytes) -> Bytes {
-        let Arrangement { layout, micro_batches, schedule, .. } = self.arrangement;
+    pub(super) fn most_in_both_chunks(
+        &self,
+        schedule: VSchedule,
+        stage: u32,
+        [first, last]: [Bytes; 2],
+        embedding: Bytes,
+    ) -> Bytes {
+        let Arrangement { layout, micro_batches, .. } = self.arrangement;
         let first = if stage == 0 { first + embedding } else { first };
-        let corners = v_in_flight(*schedule, layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
+        let corners = v_in_flight(schedule, layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
         let sums = corners.map(|[early, late]| first * u64::from(early) + last * u64::from(late));
         sums[0].max(sums[1])
     }

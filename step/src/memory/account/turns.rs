@@ -13,8 +13,8 @@ impl MemoryAccount<'_> {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
             _ if !m.is_multiple_of(p) => self.passes_in_chunk_by_turns(passes, chunk),
-            // In one round of micro-batches, all pass the first chunk before any returns; the last chunk has one at a
-            // time.
+            // If there is one round of micro-batches, all pass the first chunk before any returns. The last chunk has
+            // one at a time.
             (0, 1) => [p, p],
             (_, 1) => [1, 1],
             // The second round enters the first chunk while the first round returns through the others; the third round
@@ -25,7 +25,8 @@ impl MemoryAccount<'_> {
     }
 
     /// Returns the bytes that a stage's layers and its embedding keep at the peak under interleaved 1F1B, for any
-    /// chunks. `in_loss` restricts it to moments with a micro-batch in the last chunk, which are at most one pass away.
+    /// chunks. `in_loss` restricts the peak to moments with a micro-batch in the last chunk. This peak is at most one
+    /// pass away from the end of a turn.
     pub(super) fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
         let passes = self.passes_in_flight(stage);
         let keeps = self.kept_after_forward_passes(stage, layer, embedding);
@@ -76,8 +77,8 @@ impl MemoryAccount<'_> {
     fn kept_after_forward_passes(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
         let (passes, p, v) = (self.passes_in_flight(stage), self.arrangement.layout.pipeline, self.chunks_per_device());
         let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
-        // Number of the device's chunks before a place of the pipeline. The longer chunks are neighbours on a device
-        // too.
+        // Number of the device's chunks before a place of the pipeline. The longer chunks are neighbours in the
+        // pipeline, so they are neighbours among the device's chunks too.
         let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
         let row = [from(split.longer_from), from(split.longer_from + split.longer)];
         let inner = signed(layer * split.inner);
