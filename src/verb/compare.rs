@@ -10,6 +10,7 @@ use crate::numbers::{token_count_in, whole_number_in};
 use crate::verb::job::LONGEST;
 use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
+use freedoms::FreedomsRequest;
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
 use results::compare::serving::compare_serving_runs;
@@ -76,23 +77,26 @@ pub struct CompareArguments {
     format: Format,
 }
 
+impl CompareArguments {
+    fn freedoms_request(&self) -> FreedomsRequest<'_> {
+        FreedomsRequest {
+            models: self.directories.iter().map(|model| model.display().to_string()).collect(),
+            study: self.study.as_ref(),
+            stack: self.stack.as_ref(),
+            sequence_length: self.sequence_length,
+            expert: self.expert.as_ref().map(|degrees| degrees.join(",")),
+            evaluations: self.evaluations,
+            seed: self.seed,
+            out: self.out.as_deref(),
+            format: self.format,
+        }
+    }
+}
+
 /// Runs the verb: reads the runs and prints the comparison.
 pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Failure> {
     if arguments.freedoms {
-        return freedoms::compare_freedoms(
-            call,
-            &freedoms::FreedomsRequest {
-                models: arguments.directories.iter().map(|model| model.display().to_string()).collect(),
-                study: arguments.study.as_ref(),
-                stack: arguments.stack.as_ref(),
-                sequence_length: arguments.sequence_length,
-                expert: arguments.expert.as_ref().map(|degrees| degrees.join(",")),
-                evaluations: arguments.evaluations,
-                seed: arguments.seed,
-                out: arguments.out.as_deref(),
-                format: arguments.format,
-            },
-        );
+        return freedoms::compare_freedoms(call, &arguments.freedoms_request());
     }
     if let Some(missing) = arguments.directories.iter().find(|path| !path.exists()) {
         return Err(failure::file_failure(
@@ -103,18 +107,7 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
     }
     let files = arguments.directories.iter().filter(|path| path.is_file()).count();
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
-        None => {
-            let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
-            return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
-                match arguments.details {
-                    true => comparison.to_text(),
-                    false => {
-                        let all: Vec<usize> = (0..comparison.entries.len()).collect();
-                        comparison.to_summary(&all, &[], false) + FURTHER
-                    }
-                }
-            });
-        }
+        None => return print_kept_answers(arguments, call),
         Some(directory) if files > 0 => {
             return Err(failure::file_failure(
                 directory.display(),
@@ -141,6 +134,20 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
         match arguments.details {
             true => comparison.to_text(),
             false => comparison.to_summary() + FURTHER,
+        }
+    })
+}
+
+/// Compares and prints answers that were kept in files.
+fn print_kept_answers(arguments: &CompareArguments, call: &Call) -> Result<(), Failure> {
+    let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+        match arguments.details {
+            true => comparison.to_text(),
+            false => {
+                let all: Vec<usize> = (0..comparison.entries.len()).collect();
+                comparison.to_summary(&all, &[], false) + FURTHER
+            }
         }
     })
 }

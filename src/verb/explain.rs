@@ -14,6 +14,7 @@ use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
     self, DesignExplanation, DimensionStepRow, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign,
+    ResourceValue,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
@@ -23,7 +24,7 @@ use search::design::{DesignEvaluation, ReferenceStep, best_plan};
 use search::planner::{PreparedJob, RankedPlan};
 use search::sensitivity::{DimensionStep, Marginal, marginal_resources, single_steps};
 use search::space::{
-    ChipFigures, Chips, Combination, CombinationChip, ListedDimension, OutsideReason, Space, combination_of_places,
+    ChipFigures, Chips, Combination, CombinationChip, ListedDimension, OutsideReason, combination_of_places,
 };
 use search::sweep::Sweep;
 use serving::best::GivenDegrees;
@@ -250,6 +251,14 @@ fn keep_better_steps(subject: &ExplainedDesign, around: &mut [Vec<DimensionStep>
     }
 }
 
+/// Returns the value of a tenth more of each resource, over all models. `more` has the resources for each model.
+fn value_resources(subject: &ExplainedDesign, more: &[Vec<Marginal>]) -> Vec<ResourceValue> {
+    let of_models = |first: &Marginal| {
+        more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
+    };
+    more[0].iter().filter_map(|first| subject.value_of_resource(&of_models(first))).collect()
+}
+
 /// The best design, with the models and the space of its question.
 struct BestDesignContext<'a> {
     question: &'a SearchQuestion,
@@ -264,14 +273,8 @@ struct BestDesignContext<'a> {
 
 impl BestDesignContext<'_> {
     fn explain_design(&self, run: String) -> Result<DesignExplanation, Failure> {
-        let space: &Space = &self.question.space;
         let other = |why: String| Failure::Other(anyhow::anyhow!(why));
-        let Combination::Chip(mut built) = space.combination_at(self.combination).map_err(other)? else {
-            return Err(other(format!("design {} is outside its limits", self.combination)));
-        };
-        if let Some(prepared) = self.prepared.first() {
-            built.count_system(&self.question.aim, prepared);
-        }
+        let built = self.build_chip().map_err(other)?;
         let records: Vec<&StepRecord> = match &self.best.models[..] {
             [] => vec![&self.best.step],
             several => several.iter().map(|of| &of.step).collect(),
@@ -309,14 +312,6 @@ impl BestDesignContext<'_> {
         };
         let several = records.len() > 1;
         let models = self.question.all_models().zip(&records).enumerate().filter_map(|(model, of)| each(model, of));
-        let same = |at: usize| around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>();
-        let resource = |first: &Marginal| {
-            more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
-        };
-        let with_follow = |row: DimensionStepRow| DimensionStepRow {
-            follow: self.question.space.fields_that_follow(&row.dimension),
-            ..row
-        };
         Ok(DesignExplanation {
             lowered_to_w: self.question.study.space.limits.lower_to_w,
             run,
@@ -324,10 +319,31 @@ impl BestDesignContext<'_> {
             limits: self.limit_uses(&built),
             valued,
             binds: (!several).then(|| subject.step_bottlenecks(0, records[0])),
-            steps: (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).map(with_follow).collect(),
-            worth: more[0].iter().filter_map(|first| subject.value_of_resource(&resource(first))).collect(),
+            steps: self.list_steps(&subject, &around),
+            worth: value_resources(&subject, &more),
             models: if several { models.collect() } else { Vec::new() },
         })
+    }
+
+    /// Builds the best design's chip, with the price of the system around it where the objective counts that.
+    fn build_chip(&self) -> Result<CombinationChip, String> {
+        let Combination::Chip(mut built) = self.question.space.combination_at(self.combination)? else {
+            return Err(format!("design {} is outside its limits", self.combination));
+        };
+        if let Some(prepared) = self.prepared.first() {
+            built.count_system(&self.question.aim, prepared);
+        }
+        Ok(*built)
+    }
+
+    /// Returns the steps along each dimension, over all models. `around` has the same steps for each model.
+    fn list_steps(&self, subject: &ExplainedDesign, around: &[Vec<DimensionStep>]) -> Vec<DimensionStepRow> {
+        let same = |at: usize| around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>();
+        let with_follow = |row: DimensionStepRow| DimensionStepRow {
+            follow: self.question.space.fields_that_follow(&row.dimension),
+            ..row
+        };
+        (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).map(with_follow).collect()
     }
 
     fn limit_uses(&self, built: &CombinationChip) -> Vec<LimitUse> {

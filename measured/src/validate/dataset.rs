@@ -6,6 +6,7 @@ use super::target::{TargetColumn, TargetRange};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
+use std::str::SplitWhitespace;
 
 /// The kinds of measured data. `measured/README.md` describes the schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,32 +83,6 @@ const STREAMS: [&str; 8] = [
     "h2d_alone_ms",
     "d2h_alone_ms",
     "measured_ms",
-];
-
-/// Optional columns of kernel energies.
-const ENERGY_COLUMNS: [&str; 22] = [
-    "m",
-    "n",
-    "k",
-    "batch",
-    "elements",
-    "dataset",
-    "library",
-    "measured_us",
-    "spread_pct",
-    "source",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "q_len",
-    "kv_len",
-    "window",
-    "experts",
-    "top_k",
-    "operands",
-    "power_w",
-    "sm_clock_mhz",
-    "limit_w",
 ];
 
 /// Columns that a training run needs. The last one is the time of the step.
@@ -215,126 +190,41 @@ impl Dataset {
         }
     }
 
-    /// Optional columns, which are read or deliberately ignored.
-    fn optional_columns(self) -> &'static [&'static str] {
-        match self {
-            Self::Kernels => &[
-                "dataset",
-                "library",
-                "spread_pct",
-                "source",
-                "heads",
-                "kv_heads",
-                "head_dim",
-                "q_len",
-                "kv_len",
-                "window",
-                "experts",
-                "top_k",
-            ],
-            Self::KernelEnergy => &ENERGY_COLUMNS,
-            Self::DecodePasses => &["dataset", "library", "new", "spread_pct", "timing", "source"],
-            Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
-            Self::StreamContention => &[
-                "dataset",
-                "ranks",
-                "nodes",
-                "group_intra",
-                "gemm_m",
-                "gemm_n",
-                "gemm_k",
-                "dtype",
-                "collective",
-                "collective_bytes",
-                "h2d_bytes",
-                "d2h_bytes",
-                "std_ms",
-                "timing",
-                "source",
-            ],
-            Self::SystolicCycles => &["layer", "source"],
-            Self::DieArea => &["source"],
-            Self::FinetuningPeaks => {
-                &["dataset", "rank", "recompute", "offload", "step_or_total_s", "tokens_per_s", "note", "stack"]
+    /// Returns the optional columns, which are read or deliberately ignored.
+    fn optional_columns(self) -> SplitWhitespace<'static> {
+        let columns = match self {
+            Self::Kernels => {
+                "dataset library spread_pct source heads kv_heads head_dim q_len kv_len window experts top_k"
             }
-            Self::Serving => &[
-                "dataset",
-                "engine_version",
-                "precision",
-                "gemm_precision",
-                "moe_precision",
-                "batch",
-                "tp",
-                "pp",
-                "attention_dp",
-                "moe_tp",
-                "moe_ep",
-                "dcp",
-                "prefill_batch",
-                "prefill_workers",
-                "prefill_tp",
-                "prefill_attention_dp",
-                "prefill_moe_tp",
-                "prefill_moe_ep",
-                "prefill_dcp",
-                "decode_batch",
-                "decode_workers",
-                "decode_tp",
-                "decode_attention_dp",
-                "decode_moe_tp",
-                "decode_moe_ep",
-                "decode_dcp",
-                "measured",
-                "source",
-            ],
-            Self::TrainingRuns | Self::MemoryPeaks => &[
-                "dataset",
-                "model",
-                "kv_heads",
-                "gated_mlp",
-                "attention",
-                "chips_per_node",
-                "fabric",
-                "inter_node_gbytes_per_s_per_chip",
-                "cp",
-                "ep",
-                "experts",
-                "top_k",
-                "virtual_stages",
-                "sequence_parallel",
-                "allocator",
-                "zero_stage",
-                "recompute",
-                "offload",
-                "precision",
-                "optimizer",
-                "flops_convention",
-                "tied_embeddings",
-                "params_b",
-                "confidence",
-                "source",
-                "framework",
-                "stack",
-                "stack_options",
-                "context_method",
-                "master_copy",
-                "shared_experts",
-                "moe_ffn_hidden",
-                "dense_leading_layers",
-                "attention_kind",
-                "q_lora_rank",
-                "kv_lora_rank",
-                "qk_rope_head_dim",
-                "v_head_dim",
-                "capacity_factor",
-                "recompute_modules",
-                "peak_kind",
-                "peak_scope",
-                "stage_layers",
-                "mtp_layers",
-                "etp",
-            ],
-        }
+            Self::KernelEnergy => {
+                "m n k batch elements dataset library measured_us spread_pct source heads kv_heads head_dim q_len \
+                kv_len window experts top_k operands power_w sm_clock_mhz limit_w"
+            }
+            Self::DecodePasses => "dataset library new spread_pct timing source",
+            Self::Collectives => "dataset bus_gbytes_per_s algo source",
+            Self::StreamContention => {
+                "dataset ranks nodes group_intra gemm_m gemm_n gemm_k dtype collective collective_bytes h2d_bytes \
+                d2h_bytes std_ms timing source"
+            }
+            Self::SystolicCycles => "layer source",
+            Self::DieArea => "source",
+            Self::FinetuningPeaks => "dataset rank recompute offload step_or_total_s tokens_per_s note stack",
+            Self::Serving => {
+                "dataset engine_version precision gemm_precision moe_precision batch tp pp attention_dp moe_tp \
+                moe_ep dcp prefill_batch prefill_workers prefill_tp prefill_attention_dp prefill_moe_tp \
+                prefill_moe_ep prefill_dcp decode_batch decode_workers decode_tp decode_attention_dp decode_moe_tp \
+                decode_moe_ep decode_dcp measured source"
+            }
+            Self::TrainingRuns | Self::MemoryPeaks => {
+                "dataset model kv_heads gated_mlp attention chips_per_node fabric inter_node_gbytes_per_s_per_chip \
+                cp ep experts top_k virtual_stages sequence_parallel allocator zero_stage recompute offload \
+                precision optimizer flops_convention tied_embeddings params_b confidence source framework stack \
+                stack_options context_method master_copy shared_experts moe_ffn_hidden dense_leading_layers \
+                attention_kind q_lora_rank kv_lora_rank qk_rope_head_dim v_head_dim capacity_factor \
+                recompute_modules peak_kind peak_scope stage_layers mtp_layers etp"
+            }
+        };
+        columns.split_whitespace()
     }
 
     /// The predicted columns.
@@ -361,12 +251,8 @@ impl Dataset {
 
     pub(super) fn knows_column(self, column: &str) -> bool {
         let targets = self.target_columns().iter().map(|t| t.column);
-        self.required_columns()
-            .iter()
-            .chain(self.optional_columns())
-            .copied()
-            .chain(targets)
-            .any(|known| known == column)
+        let mut columns = self.required_columns().iter().copied().chain(self.optional_columns()).chain(targets);
+        columns.any(|known| known == column)
     }
 
     /// Returns the data set with these columns.

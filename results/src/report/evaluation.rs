@@ -1,7 +1,8 @@
 //! The evaluation of a job as text. The kernels come first, if requested; the summary ends the report.
 
 use super::evidence::format_chance;
-use super::plan::{describe_parameters, kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::plan::describe_parameters;
+use super::plan_stages::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
 use crate::answer::evaluation::EvaluateAnswer;
 use crate::answer::plan::one_line;
@@ -54,7 +55,7 @@ pub fn evaluation_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) ->
     text
 }
 
-/// The price of the system around a device in words.
+/// Returns the price of the system around a device in words.
 fn system_text(price: &SystemPrice) -> String {
     format!("{:.0} USD per device around its chip: {}", price.total_usd(), price.describe_parts())
 }
@@ -135,7 +136,7 @@ fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
 /// Returns how the plan of an evaluation was chosen.
 pub(super) fn decided_text(answer: &EvaluateAnswer) -> String {
     let chance = answer.result.as_ref().and_then(|result| result.plan.fit_probability);
-    // The search kept to such plans if there was one.
+    // If any plan fits with this chance, the search considers only such plans.
     let likely = match chance.is_some_and(|chance| chance >= USUAL_FIT) {
         true => format!(" and that fit with a chance of {}", format_chance(USUAL_FIT)),
         false => String::new(),

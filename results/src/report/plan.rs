@@ -1,9 +1,8 @@
 //! The best plans of a fixed chip, as text.
 
 use super::plan_cells::{experts_cell, recompute_cell};
-use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
-use crate::answer::techniques::years_per_pb;
-use crate::answer::timeline::TimelineRow;
+use super::plan_stages::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use crate::answer::plan::{PlanRow, PlannedAnswer, part_name, schedule_name};
 use crate::answer::whole_training::WholeTraining;
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
@@ -18,55 +17,10 @@ use workloads::training::ContextMethod;
 #[must_use]
 pub fn plan_report(answer: &PlannedAnswer) -> String {
     let mut text = plan_question_line(answer);
-    match (&answer.plans.first(), &answer.why) {
-        (Some(best), _) => {
-            let order = if answer.robust {
-                "Plans that fit, by the bad end of their step's interval"
-            } else {
-                "Fastest plans that fit"
-            };
-            text.push_str(&format_heading(order));
-            if let Some(stopped) = &answer.stopped {
-                text.push_str(&fold_line(&format!("{}.", stopped.proof_text(Some(best.step_s)))));
-            }
-            text.push_str(&plans_table(&answer.plans));
-            text.push_str(&first_plan_line(best, answer.capacity_gib));
-            let everything = answer.asked.as_ref().is_some_and(|asked| asked.everything);
-            text.push_str(&super::plan_families::families_text(&answer.families, everything));
-            text.push_str(&super::evidence::plans_evidence(&answer.plans));
-            let unmapped = if best.mapped_step_s.is_some() { ", ranks in the order of the devices" } else { "" };
-            text.push_str(&format_heading(&format!("Where the first one's time goes{unmapped}")));
-            text.push_str(&time_parts_text(best.step_s, &best.parts_s));
-            text.push_str(&format_heading("Its memory, GiB per device"));
-            text.push_str(&memory_text(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
-            text.push_str(&storage_wear_text(&answer.stages, best.step_s));
-            text.push_str(&kept_tensors_text(&answer.stages));
-            if best.plan.layout.pipeline > 1 && best.plan.schedule.is_in_v() {
-                text.push_str(V_MEMORY);
-            }
-            if let Some(training) = &answer.whole_training {
-                text.push_str(&format_heading("A whole training under it"));
-                text.push_str(&format_fields(&whole_training_fields(training)));
-            }
-            if answer.timeline.len() > 1 {
-                text.push_str(&format_heading("Its stages over a step, seconds"));
-                text.push_str(&timeline_text(&answer.timeline));
-            }
-            if answer.stopped.is_none() {
-                text.push_str(&format_heading("Its neighbours, one decision away"));
-                text.push_str(&neighbours_table(answer));
-            }
-            if let Some(mapping) = &answer.mapping {
-                text.push_str(&format_heading("Its ranks on the links"));
-                text.push_str(&super::rank_mapping::mapping_text(mapping));
-            }
-        }
-        (None, why) => {
-            text.push_str(&format_heading("No plan"));
-            let stopped = answer.stopped.as_ref().map(|stopped| stopped.proof_text(None));
-            text.push_str(&format_fields(&[("because", stopped.or(why.clone()).unwrap_or_else(|| "unknown".into()))]));
-        }
-    }
+    text.push_str(&match answer.plans.first() {
+        Some(best) => describe_ranking(answer, best) + &describe_first_plan(answer, best),
+        None => explain_no_plan(answer),
+    });
     let techniques =
         super::techniques::job_techniques_text(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
     if !techniques.is_empty() {
@@ -77,6 +31,63 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
     text.push_str(&format_heading("Search"));
     text.push_str(&search_text(answer));
     text
+}
+
+/// Returns the list of plans that fit, with the figures and the evidence of the first one, `best`.
+fn describe_ranking(answer: &PlannedAnswer, best: &PlanRow) -> String {
+    let order = if answer.robust {
+        "Plans that fit, by the bad end of their step's interval"
+    } else {
+        "Fastest plans that fit"
+    };
+    let mut text = format_heading(order);
+    if let Some(stopped) = &answer.stopped {
+        text.push_str(&fold_line(&format!("{}.", stopped.proof_text(Some(best.step_s)))));
+    }
+    text.push_str(&plans_table(&answer.plans));
+    text.push_str(&first_plan_line(best, answer.capacity_gib));
+    let everything = answer.asked.as_ref().is_some_and(|asked| asked.everything);
+    text.push_str(&super::plan_families::families_text(&answer.families, everything));
+    text.push_str(&super::evidence::plans_evidence(&answer.plans));
+    text
+}
+
+/// Returns the time, the memory and the neighbours of the first plan, `best`.
+fn describe_first_plan(answer: &PlannedAnswer, best: &PlanRow) -> String {
+    let unmapped = if best.mapped_step_s.is_some() { ", ranks in the order of the devices" } else { "" };
+    let mut text = format_heading(&format!("Where the first one's time goes{unmapped}"));
+    text.push_str(&time_parts_text(best.step_s, &best.parts_s));
+    text.push_str(&format_heading("Its memory, GiB per device"));
+    text.push_str(&memory_text(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+    text.push_str(&storage_wear_text(&answer.stages, best.step_s));
+    text.push_str(&kept_tensors_text(&answer.stages));
+    if best.plan.layout.pipeline > 1 && best.plan.schedule.is_in_v() {
+        text.push_str(V_MEMORY);
+    }
+    if let Some(training) = &answer.whole_training {
+        text.push_str(&format_heading("A whole training under it"));
+        text.push_str(&format_fields(&whole_training_fields(training)));
+    }
+    if answer.timeline.len() > 1 {
+        text.push_str(&format_heading("Its stages over a step, seconds"));
+        text.push_str(&timeline_text(&answer.timeline));
+    }
+    if answer.stopped.is_none() {
+        text.push_str(&format_heading("Its neighbours, one decision away"));
+        text.push_str(&neighbours_table(answer));
+    }
+    if let Some(mapping) = &answer.mapping {
+        text.push_str(&format_heading("Its ranks on the links"));
+        text.push_str(&super::rank_mapping::mapping_text(mapping));
+    }
+    text
+}
+
+/// Returns the reason why no plan is listed.
+fn explain_no_plan(answer: &PlannedAnswer) -> String {
+    let stopped = answer.stopped.as_ref().map(|stopped| stopped.proof_text(None));
+    let why = stopped.or_else(|| answer.why.clone()).unwrap_or_else(|| "unknown".into());
+    format_heading("No plan") + &format_fields(&[("because", why)])
 }
 
 /// Returns the question of a plan search in one line.
@@ -323,6 +334,37 @@ fn numbers_by_reason<'a>(
     reasons
 }
 
+/// Returns the cells of a plan, in the order of [`PLAN_COLUMNS`]. A mapped plan has one more: its unmapped step.
+fn make_plan_cells(number: usize, row: &PlanRow) -> Vec<String> {
+    let l = &row.plan.layout;
+    let mut cells = vec![
+        number.to_string(),
+        l.tensor.to_string(),
+        l.pipeline.to_string(),
+        l.data.to_string(),
+        format!("{}{}", l.context, if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }),
+        experts_cell(l),
+        l.virtual_stages.to_string(),
+        layer_split_cell(&row.layers),
+        l.order.to_string(),
+        schedule_name(&row.plan).to_owned(),
+        row.plan.batch.micro_batch.to_string(),
+        l.sharding_words(),
+        if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
+        recompute_cell(&row.plan.activations),
+        format_significant(row.mapped_step_s.unwrap_or(row.step_s), 4),
+        format_rate(row.tokens_per_s),
+        format_percent(row.mfu),
+        format!("{:.1}", row.peak_gib),
+        row.fit_probability.map_or_else(|| "-".to_owned(), super::evidence::format_chance),
+        if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
+        if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
+        row.discouraged.as_deref().map_or("-", verdict_of_reason).to_owned(),
+    ];
+    cells.extend(row.mapped_step_s.map(|_| format_significant(row.step_s, 4)));
+    cells
+}
+
 fn plans_table(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
     let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("unmapped s")))
@@ -332,37 +374,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
         table = table.align_column(column, ColumnAlign::Left);
     }
     for (i, row) in rows.iter().enumerate() {
-        let l = &row.plan.layout;
-        let mut cells = vec![
-            (i + 1).to_string(),
-            l.tensor.to_string(),
-            l.pipeline.to_string(),
-            l.data.to_string(),
-            format!(
-                "{}{}",
-                l.context,
-                if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }
-            ),
-            experts_cell(l),
-            l.virtual_stages.to_string(),
-            layer_split_cell(&row.layers),
-            l.order.to_string(),
-            schedule_name(&row.plan).to_owned(),
-            row.plan.batch.micro_batch.to_string(),
-            l.sharding_words(),
-            if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
-            recompute_cell(&row.plan.activations),
-            format_significant(row.mapped_step_s.unwrap_or(row.step_s), 4),
-            format_rate(row.tokens_per_s),
-            format_percent(row.mfu),
-            format!("{:.1}", row.peak_gib),
-            row.fit_probability.map_or_else(|| "-".to_owned(), super::evidence::format_chance),
-            if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
-            if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
-            row.discouraged.as_deref().map_or("-", verdict_of_reason).to_owned(),
-        ];
-        cells.extend(row.mapped_step_s.map(|_| format_significant(row.step_s, 4)));
-        table.add_row(cells);
+        table.add_row(make_plan_cells(i + 1, row));
     }
     let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20, 21]);
     let mut text = table.render();
@@ -417,154 +429,10 @@ pub fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     format_fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
-/// Returns the table of the stages' memory, in GiB. Neighbouring stages with equal memory share a row. Columns for the
-/// host and for storage follow if they hold data.
-pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
-    let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
-    let stored = stages.iter().any(|s| s.storage_gib > 0.0);
-    let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));
-    let mut classes: Vec<&str> = Vec::new();
-    for class in step::MemoryClass::ALL.map(|c| c.to_string()) {
-        if let Some((name, _)) =
-            stages.iter().flat_map(|s| s.classes_gib.iter()).find(|(name, gib)| **name == class && **gib >= 0.005)
-        {
-            classes.push(name);
-        }
-    }
-    let mut head = vec!["stage".to_owned()];
-    head.extend(classes.iter().map(ToString::to_string));
-    head.extend(["needs".to_owned(), "usable".to_owned()]);
-    if offloaded {
-        head.extend(["on host".to_owned(), "usable on host".to_owned()]);
-    }
-    if stored {
-        head.push("on NVMe".to_owned());
-    }
-    let mut table = TextTable::new(head).keep_columns(&["activations", "needs", "usable"]).turn_if_wide();
-    let mut at = 0;
-    while at < stages.len() {
-        let key = |s: &StageRow| (s.classes_gib.clone(), s.host_gib, s.storage_gib);
-        let same = stages[at..].iter().take_while(|s| key(s) == key(&stages[at])).count();
-        let (first, last) = (&stages[at], &stages[at + same - 1]);
-        let name = if same == 1 { first.stage.to_string() } else { format!("{}-{}", first.stage, last.stage) };
-        let mut row = vec![name];
-        row.extend(classes.iter().map(|c| format!("{:.2}", first.classes_gib.get(*c).copied().unwrap_or_default())));
-        row.push(format!("{:.2}", first.need_gib));
-        row.push(of(capacity));
-        if offloaded {
-            row.extend([format!("{:.2}", first.host_gib), of(host)]);
-        }
-        if stored {
-            row.push(format!("{:.2}", first.storage_gib));
-        }
-        table.add_row(row);
-        at += same;
-    }
-    table.render()
-}
-
-/// Returns the data written to storage, and the storage's lifetime. Empty if nothing is written.
-pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
-    let written = stages.iter().map(|stage| stage.storage_written_gb).fold(0.0, f64::max);
-    if written == 0.0 {
-        return String::new();
-    }
-    let years = years_per_pb(written, step_s);
-    let [written, years] = [written, years].map(|figure| format_significant(figure, 4));
-    format!("{written} GB written to storage per device and step: for {years} years per PB of endurance (TBW)\n")
-}
-
-/// Returns a table of the tensors that the layers of each stage keep, recompute or offload. Neighbouring stages with
-/// equal policies share a row. Empty if all layers keep all their tensors on the device.
-pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
-    let stays =
-        |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
-    if stages.iter().flat_map(|stage| &stage.keeps).all(stays) {
-        return String::new();
-    }
-    let stored = stages.iter().flat_map(|stage| &stage.keeps).any(|keeps| !keeps.storage_mib.is_empty());
-    let mut head = vec!["stage", "layers", "run again", "in host memory"];
-    head.extend(stored.then_some("on NVMe"));
-    head.extend(["MiB kept", "MiB on host"]);
-    head.extend(stored.then_some("MiB on NVMe"));
-    let mut table = TextTable::new(head);
-    for column in 2..if stored { 5 } else { 4 } {
-        table = table.align_column(column, ColumnAlign::Left);
-    }
-    let mut at = 0;
-    while at < stages.len() {
-        let same = stages[at..].iter().take_while(|stage| stage.keeps == stages[at].keeps).count();
-        let (first, last) = (stages[at].stage, stages[at + same - 1].stage);
-        let name = if same == 1 { first.to_string() } else { format!("{first}-{last}") };
-        for (i, keeps) in stages[at].keeps.iter().enumerate() {
-            let mib = |tensors: &BTreeMap<String, f64>| format_significant(tensors.values().sum(), 4);
-            let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
-            let mut row = vec![
-                if i == 0 { name.clone() } else { String::new() },
-                keeps.layers.to_string(),
-                list(keeps.again.iter().map(String::as_str).collect()),
-                list(keeps.host_mib.keys().map(String::as_str).collect()),
-            ];
-            row.extend(stored.then(|| list(keeps.storage_mib.keys().map(String::as_str).collect())));
-            row.extend([mib(&keeps.device_mib), mib(&keeps.host_mib)]);
-            row.extend(stored.then(|| mib(&keeps.storage_mib)));
-            table.add_row(row);
-        }
-        at += same;
-    }
-    format!(
-        "{}{}MiB: per layer and micro-batch. All other tensors stay on the device.\n",
-        format_heading("What its layers keep"),
-        table.render()
-    )
-}
-
-/// The largest number of stages that are listed one by one.
-const STAGES_SHOWN: usize = 16;
-
 /// Describes the number of a model's parameters, and of those that one token uses if they are given.
 pub(super) fn describe_parameters(all: u64, active: Option<u64>) -> String {
     let active = active.map_or_else(String::new, |active| format!(", {} active per token", format_count(active)));
     format!("{} parameters{active}", format_count(all))
-}
-
-/// Returns the table of the stages' activity over a step. If there are many stages, only the first and the last ones
-/// are listed.
-pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
-    let head = [
-        "stage",
-        "passes",
-        "bubble",
-        "of it, sends",
-        "exchange not hidden",
-        "passes end",
-        "step ends",
-        "GiB at rest",
-        "GiB at most",
-    ];
-    let mut table = TextTable::new(head).keep_columns(&["passes", "bubble", "step ends", "GiB at most"]);
-    let hidden = if rows.len() > STAGES_SHOWN { STAGES_SHOWN / 2..rows.len() - STAGES_SHOWN / 2 } else { 0..0 };
-    for (i, row) in rows.iter().enumerate().filter(|(i, _)| !hidden.contains(i) || *i == hidden.start) {
-        if hidden.contains(&i) {
-            table.add_row(
-                std::iter::once(format!("{}-{}", hidden.start, hidden.end - 1))
-                    .chain((1..head.len()).map(|_| "...".to_owned())),
-            );
-            continue;
-        }
-        let times =
-            [row.busy_s, row.bubble_s, row.exposed_send_s, row.exposed_reduction_s, row.passes_end_s, row.end_s];
-        let memory = [row.resident_gib, row.peak_gib].map(|gib| format!("{gib:.2}"));
-        table.add_row(
-            std::iter::once(row.stage.to_string()).chain(times.map(|time| format_significant(time, 4))).chain(memory),
-        );
-    }
-    let mut text = table.render();
-    text.push_str(
-        "bubble: time without a pass until the pipeline's last one ends, without the overhead per step. Memory is \
-        without that of the update.\n",
-    );
-    text
 }
 
 fn neighbours_table(answer: &PlannedAnswer) -> String {

@@ -14,7 +14,8 @@ const KEPT: [&str; 9] = ["family", "t", "p", "d", "c", "e", "ZeRO", "step s", "s
 /// Returns the table of the fastest plan of each family. Empty if there are fewer than two families, because the list
 /// of plans then has the same content.
 ///
-/// `everything` is true if the list of plans comes from a larger space than the plans of families that are not listed.
+/// With `everything`, the list of plans comes from the whole space, but plans of families that it lacks come from the
+/// default space. The legend then says so.
 pub(super) fn families_text(rows: &[FamilyRow], everything: bool) -> String {
     if rows.len() < 2 {
         return String::new();

@@ -1,9 +1,9 @@
 //! A run of `search` as text: first the answer, then its evidence.
 
-use super::plan::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::plan_stages::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use crate::answer::comparison::Comparison;
 use crate::answer::plan::{PlanRow, one_line};
-use crate::answer::step::NamedShare;
+use crate::answer::step::{NamedShare, StepRecord};
 use crate::run::front::{DesignMeasures, FrontQuantity, StepScope};
 use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
@@ -149,6 +149,22 @@ fn models_text(models: &[ModelPlan], robust: bool) -> String {
 /// Returns the best design: chip, plan, totals, parts of the time, stages. For a `robust` search it adds the bad end of
 /// the step.
 fn best_design_text(best: &BestDesign, robust: bool) -> String {
+    let mut text = format_heading("Best design");
+    text.push_str(&format_fields(&list_design_fields(best, robust)));
+    for note in &best.notes {
+        text.push_str(&fold_line(note));
+    }
+    if best.models.is_empty() {
+        text.push_str(&describe_step(&best.step));
+    } else {
+        text.push_str(&format_heading("Models"));
+        text.push_str(&models_text(&best.models, robust));
+    }
+    text
+}
+
+/// Returns the lines about the best design. Figures that it lacks have no line.
+fn list_design_fields(best: &BestDesign, robust: bool) -> Vec<(&'static str, String)> {
     let (row, step) = (&best.design, &best.step);
     let mut pairs = vec![("chip", row.describe_chip()), ("area", area_and_process(row))];
     let alone = best.models.is_empty();
@@ -196,17 +212,12 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
     ];
     pairs.extend(optional.into_iter().filter_map(|(key, value)| value.map(|v| (key, v))));
     pairs.extend(super::evidence::plan_evidence(&step.plan));
-    let mut text = format_heading("Best design");
-    text.push_str(&format_fields(&pairs));
-    for note in &best.notes {
-        text.push_str(&fold_line(note));
-    }
-    if !alone {
-        text.push_str(&format_heading("Models"));
-        text.push_str(&models_text(&best.models, robust));
-        return text;
-    }
-    text.push_str(&format_heading("Where the step's time goes"));
+    pairs
+}
+
+/// Returns the parts of a step's time, its memory and its stages.
+fn describe_step(step: &StepRecord) -> String {
+    let mut text = format_heading("Where the step's time goes");
     text.push_str(&time_shares_text(&step.time_shares));
     text.push_str(&format_heading("Memory, GiB per device"));
     text.push_str(&memory_text(&step.stages, Some(step.capacity_gib), Some(step.host_capacity_gib)));
@@ -236,7 +247,24 @@ pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
 #[must_use]
 fn certificate_text(certificate: &Certificate, study: &StudyRecord, lowered_to_w: Option<f64>) -> String {
     let c = certificate;
-    let mut text = match c.proof {
+    let mut pairs = list_candidate_counts(c, lowered_to_w);
+    if let (Some(best), Some(bound)) = (c.best, c.bound) {
+        let at = if c.robust { " at the bad end" } else { "" };
+        pairs.push((
+            "best, bound",
+            format!("{}, {} {}{at}", format_significant(best, 6), format_significant(bound, 6), c.unit),
+        ));
+    }
+    if let Some(why) = &c.why {
+        pairs.push(("because", why.clone()));
+    }
+    pairs.push(("under the stack", study.stack.clone()));
+    pairs.push(("and the plans", study.plans.clone()));
+    describe_proof(c) + &format_fields(&pairs)
+}
+
+fn describe_proof(c: &Certificate) -> String {
+    match c.proof {
         Proof::Proven if c.robust => {
             "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % \
             interval.\n"
@@ -256,7 +284,11 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord, lowered_to_w
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),
             None => "Not proven: the search stopped before it had a bound.\n".to_owned(),
         },
-    };
+    }
+}
+
+/// Returns the numbers of candidates by outcome.
+fn list_candidate_counts(c: &Certificate, lowered_to_w: Option<f64>) -> Vec<(&'static str, String)> {
     let mut pairs = vec![
         ("in the space", c.space_text(lowered_to_w)),
         ("evaluated exactly", format_count(c.evaluated)),
@@ -284,20 +316,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord, lowered_to_w
                     | "no chips"
             )
     });
-    if let (Some(best), Some(bound)) = (c.best, c.bound) {
-        let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push((
-            "best, bound",
-            format!("{}, {} {}{at}", format_significant(best, 6), format_significant(bound, 6), c.unit),
-        ));
-    }
-    if let Some(why) = &c.why {
-        pairs.push(("because", why.clone()));
-    }
-    pairs.push(("under the stack", study.stack.clone()));
-    pairs.push(("and the plans", study.plans.clone()));
-    text.push_str(&format_fields(&pairs));
-    text
+    pairs
 }
 
 /// Returns the number of designs that cannot be built, with the rules that they break.

@@ -1,7 +1,8 @@
 //! The answer of `coplace serve` as text.
 
 use super::serving_beside::predictions_beside;
-use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
+use super::serving_space::describe_space;
+use crate::answer::serving::{PoolRecord, ServingChoice, ServingReport};
 use crate::answer::serving_method::{InferenceRecord, MethodRecord};
 use crate::text::{
     ColumnAlign, TextTable, format_assumptions, format_count, format_fields, format_heading, format_percent,
@@ -43,7 +44,7 @@ pub fn serving_report(report: &ServingReport) -> String {
         fields.push(("method", method_line(method, &best.decode)));
     }
     let mut text = format_fields(&fields);
-    text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(report, space, best)));
+    text.push_str(&report.space.as_ref().map_or_else(String::new, |space| describe_space(report, space, best)));
     if !report.baselines.is_empty() {
         text.push_str(&baselines_text(report, best));
     }
@@ -110,115 +111,6 @@ fn baselines_text(report: &ServingReport, best: &ServingChoice) -> String {
 
 /// Marks a time whose limit keeps a deployment from serving more.
 const BINDS: &str = "*";
-
-/// Describes the space, the values of its best chip, and the gain from two kinds of chips.
-fn space_text(report: &ServingReport, space: &ServedSpaceRecord, best: &ServingChoice) -> String {
-    let values = |values: &[(String, String)]| {
-        values.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
-    };
-    let left = if let Some(both) = &space.both {
-        format!(
-            "{} of them trained and {} priced; by their bounds no other does both as well",
-            format_count(both.priced_training),
-            format_count(both.priced_serving)
-        )
-    } else if space.priced == space.chips {
-        "all of them priced".to_owned()
-    } else if space.gap == 0.0 {
-        format!("{} of them priced; by their bounds no other is as good", format_count(space.priced))
-    } else {
-        format!(
-            "{} of them priced; no other has more than {} {} by its bound, {} above the best",
-            format_count(space.priced),
-            format_significant(space.bound, 4),
-            report.unit,
-            format_percent(space.gap)
-        )
-    };
-    let mut fields = vec![
-        (
-            "space",
-            format!(
-                "{} chips within the limits of study {}, of {} combinations; {left}",
-                format_count(space.chips),
-                space.study,
-                format_count(space.combinations)
-            ),
-        ),
-        ("its best", format!("{}; {} W", values(&space.best_values), format_significant(best.decode.device_w, 4))),
-    ];
-    if let Some((reference, value)) = space.reference.zip(best.value) {
-        let text = format!(
-            "{} {} on the base chip in the same form: the best has {} times as much",
-            format_significant(reference, 4),
-            report.unit,
-            format_significant(value / reference, 3)
-        );
-        fields.push(("beside", text));
-    }
-    if let Some(both) = &space.both {
-        fields.push((
-            "trains too",
-            format!(
-                "{} at {} tokens/s a chip, {} of the best chip for training; it serves {} of the best for serving",
-                both.trains_model,
-                format_significant(both.training_tokens_per_s, 4),
-                format_percent(both.trains),
-                format_percent(both.serves)
-            ),
-        ));
-        let alone =
-            |what: f64, values_of: &[(String, String)]| format!("{} ({})", format_percent(what), values(values_of));
-        fields.push((
-            "to train",
-            format!("best alone; it serves {}", alone(both.training_chip_serves, &both.training_values)),
-        ));
-        fields.push((
-            "to serve",
-            format!("best alone; it trains {}", alone(both.serving_chip_trains, &both.serving_values)),
-        ));
-    }
-    if let Some(apart) = &space.apart {
-        let number = |value: f64| format_significant(value, 4);
-        fields.push(("prompts by", values(&apart.prefill_values)));
-        fields.push(("decoding by", values(&apart.decode_values)));
-        fields.push((
-            "two kinds",
-            format!(
-                "{} tokens/s a device on many devices, the most of all pairs; {} with one kind in both pools, {} with \
-                one kind together",
-                number(apart.two_kinds),
-                number(apart.one_kind),
-                number(apart.together)
-            ),
-        ));
-        if let Some(cluster) = &apart.cluster {
-            let same = cluster.prefill_values == apart.prefill_values && cluster.decode_values == apart.decode_values;
-            let chips = if same {
-                "with these two".to_owned()
-            } else {
-                format!(
-                    "prompts by {}; decoding by {}",
-                    values(&cluster.prefill_values),
-                    values(&cluster.decode_values)
-                )
-            };
-            fields.push((
-                "on these",
-                format!(
-                    "{} tokens/s on {} devices, {chips}; of {} pairs in every split none serves more ({} tried, the \
-                    others are bounded); many devices would serve {} more each",
-                    number(cluster.tokens_per_s),
-                    format_count(report.devices),
-                    format_count(cluster.pairs),
-                    format_count(cluster.tried),
-                    format_percent(cluster.below_many)
-                ),
-            ));
-        }
-    }
-    format!("\n{}", format_fields(&fields))
-}
 
 /// The known error of the serving model (measured/README.md, "Serving").
 const SURE: &str = "means, not percentiles; of 649 measured points on H100 and H200, on which engines were fitted, \

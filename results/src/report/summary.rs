@@ -73,7 +73,7 @@ pub fn best_design_summary(record: &SearchRecord) -> String {
     for (model, comparison) in comparisons.chain(by_model) {
         text.push_str(&comparison.against_text(model));
     }
-    // The proof's line has said that note.
+    // The line of the proof already has the reason why the search stopped.
     for note in best.notes.iter().filter(|note| record.certificate.why.as_ref() != Some(*note)) {
         text.push_str(&fold_line(note));
     }
@@ -103,7 +103,7 @@ fn nothing_found(record: &SearchRecord) -> String {
 
 /// Returns the chance that plans must fit with, and the cure, if their predicted peaks may not fill the memory.
 fn margin_note(record: &SearchRecord) -> String {
-    // With a limit on steps, memory need not be the reason.
+    // With a limit on the step time, plans may have been too slow rather than too large.
     let has_candidates = !record.certificate.is_without_candidates() && record.asked.aim.max_step_s.is_none();
     record.asked.software.fit.filter(|chance| *chance > NO_MARGIN && has_candidates).map_or_else(String::new, |chance| {
         format!(

@@ -117,7 +117,7 @@ fn rankings_table(report: &FileReport) -> String {
     format!("\n{}", table.render())
 }
 
-/// Returns a table of how well predictions tell runs that ran out of memory.
+/// Returns a table of how well predictions detect runs that ran out of memory.
 fn out_of_memory_table(report: &FileReport) -> String {
     if report.out_of_memory.is_empty() {
         return String::new();

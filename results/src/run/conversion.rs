@@ -210,18 +210,7 @@ impl<'a> SearchedModelSet<'a> {
             runner::CandidateOutcome::Pruned { bound, by, .. } => {
                 row.outcome = DesignStatus::Pruned;
                 row.bound_sequences_per_s = sequences_per_s(*bound);
-                let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
-                let by = number(*by).map_or_else(|| "of another part".to_owned(), |number| number.to_string());
-                row.reason = Some(match (&axes[..], throughput) {
-                    ([FrontAxis::Area], true) => {
-                        format!("design {by} is no larger and no slower than this one's bound")
-                    }
-                    ([], _) => format!("design {by} is no worse than this one's bound"),
-                    ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
-                    ([one, other, ..], _) => {
-                        format!("design {by} has no more {one}, no more {other} and is no worse than this one's bound")
-                    }
-                });
+                row.reason = Some(self.explain_pruning(number(*by), throughput));
             }
             runner::CandidateOutcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
             runner::CandidateOutcome::Excluded(runner::Exclusion::NoPlan) => {
@@ -232,6 +221,21 @@ impl<'a> SearchedModelSet<'a> {
             runner::CandidateOutcome::Excluded(_) => row.outcome = DesignStatus::OverArea,
         }
         Ok(row)
+    }
+
+    /// Explains why a design was pruned. `by` is the combination that prunes it, unless that is in another part of the
+    /// search. `throughput` is true if bounds are throughputs.
+    fn explain_pruning(&self, by: Option<u64>, throughput: bool) -> String {
+        let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
+        let by = by.map_or_else(|| "of another part".to_owned(), |number| number.to_string());
+        match (&axes[..], throughput) {
+            ([FrontAxis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
+            ([], _) => format!("design {by} is no worse than this one's bound"),
+            ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
+            ([one, other, ..], _) => {
+                format!("design {by} has no more {one}, no more {other} and is no worse than this one's bound")
+            }
+        }
     }
 }
 

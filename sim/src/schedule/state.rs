@@ -13,8 +13,8 @@ use super::twins::earlier_twins;
 
 /// Rounds of fictitious play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [128, 24];
-/// Largest size of the pieces that are searched faster than many mixed bounds are found. Such a piece gets one bound,
-/// with [`SMALL_ROUNDS`] rounds per operator.
+/// Largest size, in operators, of a small piece. The search of a small piece takes less time than many mixed bounds, so
+/// it gets one bound, with [`SMALL_ROUNDS`] rounds per operator.
 const SMALL: usize = 10;
 const SMALL_ROUNDS: usize = 4;
 /// Running operators on one resource whose tails are kept apart. The work of any further one counts without its tail.
@@ -221,23 +221,13 @@ impl<'a> Searcher<'a> {
             return StateBound { bound: mixed, guide: mixed, next: time };
         }
         let rest = first_operators(self.piece.operator_count()) & !set;
-        let mut load = [0u64; 3];
-        let mut running: OperatorBitset = 0;
-        let mut longest = time;
-        for run in runs {
-            let i = run.op as usize;
-            running |= 1 << i;
-            ends[i] = run.finish;
-            longest = longest.max(run.finish + self.after[i]);
-            for (k, sum) in load.iter_mut().enumerate() {
-                *sum += u64::from(run.need.of_kind(k)) * (run.finish - time);
-            }
-        }
+        let (running, mut longest, load) = self.note_runs(RunsAt { time, runs }, ends);
         let starts = EarliestStarts {
             floor: self.slots.earliest_single_times(self.piece, time, runs),
             idle: runs.last().map_or(time, |r| r.finish),
         };
-        // An operator that waits for an unstarted one lies on that one's path, unless it waits for a core.
+        // An operator that waits for an unstarted predecessor lies on its path, so only ready operators are visited.
+        // The sums by kind of core that follow cover waits for cores.
         let ready = self.ready_after_start(left, operator, set);
         let mut next = u64::MAX;
         for i in set_members(ready) {
@@ -268,8 +258,24 @@ impl<'a> Searcher<'a> {
         StateBound { bound: longest.max(most).max(mixed), guide: longest + most + mixed, next }
     }
 
-    /// The earliest start of an operator. `open` holds the predecessors that are unstarted or running, and `ends` their
-    /// ends.
+    /// Writes the ends of the running operators into `ends`. Returns their set, the longest path through any of them, and
+    /// the work that is left of them on each kind of core.
+    fn note_runs(&self, RunsAt { time, runs }: RunsAt<'_>, ends: &mut [u64]) -> (OperatorBitset, u64, [u64; 3]) {
+        let (mut running, mut longest, mut load): (OperatorBitset, _, _) = (0, time, [0; 3]);
+        for run in runs {
+            let i = run.op as usize;
+            running |= 1 << i;
+            ends[i] = run.finish;
+            longest = longest.max(run.finish + self.after[i]);
+            for (k, sum) in load.iter_mut().enumerate() {
+                *sum += u64::from(run.need.of_kind(k)) * (run.finish - time);
+            }
+        }
+        (running, longest, load)
+    }
+
+    /// Returns the earliest start of an operator. `open` holds the predecessors that are unstarted or running, and
+    /// `ends` their ends.
     fn earliest_start(&self, i: usize, open: OperatorBitset, starts: &EarliestStarts, ends: &[u64]) -> u64 {
         let mut start = starts.floor[self.piece.kind[i] as usize];
         if self.barriers && self.only_across >> i & 1 == 1 {

@@ -8,7 +8,7 @@ use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, prepare_job};
 use results::answer::comparison::ComparisonEntry;
 use results::answer::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
-use results::compare::baseline::{ExpertDegrees, expert_placement};
+use results::compare::baseline::{ExpertDegrees, ExpertPlacement, expert_placement};
 use results::figure;
 use results::run::conversion;
 use search::bayes;
@@ -91,40 +91,18 @@ fn freedoms_of_model(
         asked.stack,
         asked.sequence_length,
     ))?;
-    let published = expert_placement(&question.model.name);
-    let (degrees, source) = match (given, published) {
-        (Some(degrees), _) => (degrees, "--expert".to_owned()),
-        (None, Some(expert)) => (expert.degrees, expert.source),
-        (None, None) => {
-            return Err(failure::file_failure(
-                model,
-                "no expert's placement is published for it",
-                "give one, --expert PIPELINE,TENSOR,DATA",
-            ));
-        }
-    };
+    let placement = given.map(|degrees| ExpertPlacement { degrees, source: "--expert".to_owned() });
+    let placement = placement.or_else(|| expert_placement(&question.model.name));
+    let ExpertPlacement { degrees, source } = placement.ok_or_else(|| {
+        let cure = "give one, --expert PIPELINE,TENSOR,DATA";
+        failure::file_failure(model, "no expert's placement is published for it", cure)
+    })?;
     let words = format!("p {}, t {}, d {}", degrees.pipeline, degrees.tensor, degrees.data);
-    let whole = question.study.cluster.devices;
-    let refused = |why: String| match given {
-        Some(_) => Err(failure::file_failure(model, format!("--expert: {words}: {why}"), "")),
-        None => Ok(Err(why)),
-    };
-    let expert = match search_expert_plan(&question, degrees, given.is_none()) {
-        Ok(plan) if given.is_some() && plan.devices != whole => refused(format!(
-            "is a placement on {} devices, the study {} has {whole}: their product must be {whole}",
-            plan.devices, question.name
-        ))?,
-        Ok(plan) if plan.devices != whole && question.fabrics.len() > 1 => refused(format!(
-            "are {} devices; study {} varies the network between {whole}",
-            plan.devices, question.name
-        ))?,
-        Ok(plan) => {
-            // If the expert uses all devices of the study, the chips may have links of their own.
-            let own = plan.devices == whole;
-            let fabrics = if own { question.fabrics.clone() } else { vec![plan.fabric.clone()] };
-            Ok(ExpertSide { plan, fabrics })
+    let expert = match find_expert_side(&question, degrees, given.is_some()) {
+        Err(why) if given.is_some() => {
+            return Err(failure::file_failure(model, format!("--expert: {words}: {why}"), ""));
         }
-        Err(why) => refused(why)?,
+        expert => expert,
     };
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.reference_job(fabric)).collect();
     let ours: Vec<PreparedJob<'_>> = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<_, _>>()?;
@@ -159,6 +137,33 @@ fn freedoms_of_model(
     let named = results::answer::freedoms::FreedomCase { model, study, expert, chips: chips_note(&question) };
     let counts = EvaluatedChips { joint: joint.counts.evaluated, bayesian: evaluations };
     Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
+}
+
+/// Returns the expert's placement on the study's cluster, with its plan. `given` is true if a user gave the degrees.
+///
+/// # Errors
+/// The reason why the placement cannot be compared.
+fn find_expert_side(question: &SearchQuestion, degrees: ExpertDegrees, given: bool) -> Result<ExpertSide, String> {
+    let plan = search_expert_plan(question, degrees, !given)?;
+    let whole = question.study.cluster.devices;
+    // If the expert uses all devices of the study, the chips may have links of their own.
+    if plan.devices == whole {
+        return Ok(ExpertSide { plan, fabrics: question.fabrics.clone() });
+    }
+    if given {
+        return Err(format!(
+            "is a placement on {} devices, the study {} has {whole}: their product must be {whole}",
+            plan.devices, question.name
+        ));
+    }
+    if question.fabrics.len() > 1 {
+        return Err(format!(
+            "are {} devices; study {} varies the network between {whole}",
+            plan.devices, question.name
+        ));
+    }
+    let fabrics = vec![plan.fabric.clone()];
+    Ok(ExpertSide { plan, fabrics })
 }
 
 /// The efficiency of the space's chips. PHAZE's chips are ideal.

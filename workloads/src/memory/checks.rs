@@ -169,9 +169,7 @@ impl Preset {
         rule: &TechniqueRule,
         bits_of: impl Fn(TensorClass) -> u64,
     ) -> Result<(), TechniqueError> {
-        let wrong = |key: &str, value: f64, limit: &str| {
-            Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")))
-        };
+        let wrong = |key, value, limit| Err(self.number_error(at, key, value, limit));
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
             return wrong("place.fraction", place.fraction, "from 0 to 1: the offloaded fraction");
         }
@@ -191,15 +189,24 @@ impl Preset {
         if let Some(stock) = rule.stock.as_ref().filter(|stock| !(0.0..=1e18).contains(&stock.count)) {
             return wrong("stock.count", stock.count, "from 0 to 1e18");
         }
+        self.check_representation(at, rule, bits_of(rule.class))
+    }
+
+    /// Returns the error for a number of rule `at` that is out of range.
+    fn number_error(&self, at: usize, key: &str, value: f64, limit: &str) -> TechniqueError {
+        self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}"))
+    }
+
+    /// Checks the numbers of a rule's representation. It replaces numbers of `replaced_bits` bits.
+    fn check_representation(&self, at: usize, rule: &TechniqueRule, replaced_bits: u64) -> Result<(), TechniqueError> {
+        let wrong = |key, value, limit: &str| Err(self.number_error(at, key, value, limit));
         match &rule.representation {
-            Some(Representation::Quantised { bits, .. }) if !(*bits > 0.0 && *bits <= bits_of(rule.class) as f64) => {
-                let limit =
-                    format!("above 0 and at most the {} bits of the numbers that it replaces", bits_of(rule.class));
+            Some(Representation::Quantised { bits, .. }) if !(*bits > 0.0 && *bits <= replaced_bits as f64) => {
+                let limit = format!("above 0 and at most the {replaced_bits} bits of the numbers that it replaces");
                 wrong("representation.bits", *bits, &limit)
             }
-            Some(Representation::DerivativeBits { bits }) if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) => {
-                let limit =
-                    format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
+            Some(Representation::DerivativeBits { bits }) if !(*bits > 0.0 && *bits < replaced_bits as f64) => {
+                let limit = format!("above 0 and below the {replaced_bits} bits of the numbers that it replaces");
                 wrong("representation.bits", *bits, &limit)
             }
             // A head is a group of activations alone.

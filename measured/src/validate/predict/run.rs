@@ -139,44 +139,23 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
     let gated = read_flag(row, "gated_mlp")?;
     let megatron = framework.takes_megatron_arguments() && !gated;
     let heads = row.dimension("heads", MAX_HEADS)?;
-    let sequence = row.count("seq")?;
-    if sequence > MAX_SEQUENCE {
-        return Err(row.row_fault(
-            "seq",
-            &format!("must be at most {MAX_SEQUENCE}"),
-            "give the tokens of one sequence",
-        ));
-    }
+    let sequence = read_max_sequence(row)?;
     let latent = read_latent_attention(row)?;
-    let kv_heads =
-        if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(row.row_fault(
-            "kv_heads",
-            &format!("must be a divisor of heads = {heads}"),
-            "an empty cell means as many",
-        ));
-    }
+    let kv_heads = if latent.is_some() { heads } else { read_kv_heads(row, heads)? };
     let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
     let experts = read_experts(row)?;
     let dense = row.dimension("ffn_hidden", MAX_FFN)?;
     let expert = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(dense);
     let all = row.dimension("layers", MAX_LAYERS)?;
-    let leading = row.number("dense_leading_layers")?.filter(|_| experts.is_some()).unwrap_or(0.0);
-    let whole = leading.fract() == 0.0 && leading >= 0.0;
-    let leading = leading as u64;
-    let layers = all.checked_sub(leading).filter(|layers| whole && *layers > 0);
-    let layers = layers.ok_or_else(|| {
-        row.row_fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
-    })?;
+    let leading = read_leading_layers(row, all, experts.is_some())?;
     let variations = Variations { latent, ..Variations::default() };
     let before = LayerKind { feed: FeedForward::Mlp(dense), ..LayerKind::default() };
     let list = LayerList { leading: vec![before; leading as usize], ..LayerList::default() };
     Ok(Model {
         name: row.cell("model").unwrap_or("model").to_owned(),
         family: if gated { "llama" } else { "gpt2" }.to_owned(),
-        layers,
+        layers: all - leading,
         hidden,
         heads,
         kv_heads,
@@ -210,6 +189,39 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
         documents: Vec::new(),
         assumptions: Vec::new(),
     })
+}
+
+fn read_max_sequence(row: &MeasuredRow<'_>) -> Result<u64, RowFailure> {
+    let sequence = row.count("seq")?;
+    if sequence > MAX_SEQUENCE {
+        return Err(row.row_fault(
+            "seq",
+            &format!("must be at most {MAX_SEQUENCE}"),
+            "give the tokens of one sequence",
+        ));
+    }
+    Ok(sequence)
+}
+
+fn read_kv_heads(row: &MeasuredRow<'_>, heads: u64) -> Result<u64, RowFailure> {
+    let kv_heads = row.optional_dimension("kv_heads", MAX_HEADS)?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(row.row_fault(
+            "kv_heads",
+            &format!("must be a divisor of heads = {heads}"),
+            "an empty cell means as many",
+        ));
+    }
+    Ok(kv_heads)
+}
+
+/// Returns the number of dense layers before those with experts, which is below `all`; 0 for a model without experts.
+fn read_leading_layers(row: &MeasuredRow<'_>, all: u64, has_experts: bool) -> Result<u64, RowFailure> {
+    let leading = row.number("dense_leading_layers")?.filter(|_| has_experts).unwrap_or(0.0);
+    if leading.fract() == 0.0 && leading >= 0.0 && (leading as u64) < all {
+        return Ok(leading as u64);
+    }
+    Err(row.row_fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none"))
 }
 
 /// Returns the row's latent attention; `None` if it has another kind.
