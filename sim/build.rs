@@ -27,7 +27,7 @@ fn main() -> io::Result<()> {
     fs::write(out, code)
 }
 
-/// The `.toml` files of a folder, sorted by name; none if the folder does not exist.
+/// Returns the `.toml` files of a folder, sorted by name; none if the folder does not exist.
 fn toml_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());

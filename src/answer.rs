@@ -26,7 +26,7 @@ pub fn write_text(call: &Call, text: &str) -> Result<(), Failure> {
     std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(output_failure)
 }
 
-/// The failure of a write to standard output.
+/// Makes the failure of a write to standard output.
 pub fn output_failure(why: std::io::Error) -> Failure {
     match why.kind() {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
@@ -77,7 +77,7 @@ pub fn write_answer_with_files<T: Serialize>(
         return Err(failure);
     }
     let printed = write_answer(call, format, value, in_words);
-    // Lost files are worse than a reader that closed its pipe.
+    // If both failed, the files' failure is returned: lost files are worse than a reader that closed its pipe.
     written.and(printed)
 }
 

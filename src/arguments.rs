@@ -19,7 +19,7 @@ pub enum ArgumentValue {
     Flag(bool),
     /// A number, a text or a path, as it stands on a command line.
     Word(String),
-    /// A list of such values.
+    /// A list of values.
     List(Vec<ArgumentValue>),
     /// Anything else, which no argument takes.
     Other,
@@ -32,7 +32,7 @@ impl ArgumentValue {
         match value {
             Value::Null => Self::Absent,
             Value::Bool(flag) => Self::Flag(*flag),
-            // `1e3` is the integer 1000 too.
+            // A whole number that JSON writes as a float, such as `1e3`, becomes the word of an integer.
             Value::Number(number) => Self::Word(match number.as_f64().filter(|_| number.is_f64()) {
                 Some(real) => real.to_string(),
                 None => number.to_string(),
@@ -76,33 +76,33 @@ pub type CallWords = Result<Vec<String>, Box<CallFault>>;
 /// The verbs that run until they are stopped. Only the program runs them; other programs cannot call them.
 pub const SERVING_VERBS: [&str; 2] = ["mcp", "page"];
 
-/// The command's table.
+/// Returns the command's table of verbs and options, which is built once.
 fn table() -> &'static Command {
     static TABLE: OnceLock<Command> = OnceLock::new();
     TABLE.get_or_init(crate::command)
 }
 
-/// The verbs that other programs call: all but those for shells and packagers, and those that serve.
+/// Returns the verbs that other programs call: all but those for shells and packagers, and those that serve.
 pub fn callable_verbs() -> impl Iterator<Item = &'static Command> {
     table()
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help" && !SERVING_VERBS.contains(&verb.get_name()))
 }
 
-/// The arguments of a verb that other programs can give: all except help, version and format. Every answer has both
-/// formats.
+/// Returns the arguments of a verb that other programs can give: all except help, version and format. Every answer has
+/// both formats.
 pub fn arguments_of(verb: &'static Command) -> impl Iterator<Item = &'static Arg> {
     verb.get_arguments().filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version" | "format"))
 }
 
-/// The arguments of a verb that are given by position, in order.
+/// Returns the arguments of a verb that are given by position, in order.
 fn positional_arguments(verb: &'static Command) -> Vec<&'static Arg> {
     let mut found: Vec<&Arg> = arguments_of(verb).filter(|argument| argument.is_positional()).collect();
     found.sort_by_key(|argument| argument.get_index());
     found
 }
 
-/// The name of an argument: the option with `_` for `-`. A keyword of Python gets a trailing `_`.
+/// Returns the name of an argument: the option with `_` for `-`. A keyword of Python gets a trailing `_`.
 #[must_use]
 pub fn name_of_argument(argument: &Arg) -> String {
     let name = argument.get_long().unwrap_or(argument.get_id().as_str()).replace('-', "_");
@@ -118,7 +118,7 @@ pub fn is_multiple(argument: &Arg) -> bool {
         || list_separator(argument).is_some()
 }
 
-/// The separator of an option's values, if it takes a list in one word; `None` if it takes one value.
+/// Returns the separator of an option's values, if it takes a list in one word; `None` if it takes one value.
 fn list_separator(option: &Arg) -> Option<char> {
     let is_axes = option.get_value_parser().type_id() == crate::verb::search::axes_type();
     option.get_value_delimiter().or(is_axes.then_some(','))
@@ -139,15 +139,15 @@ pub fn is_written(argument: &Arg) -> bool {
     argument.get_value_parser().type_id() == TypeId::of::<WrittenPath>()
 }
 
-/// The allowed words of an argument; empty if it takes any word.
+/// Returns the allowed words of an argument; empty if it takes any word.
 #[must_use]
 pub fn choices_of(argument: &Arg) -> Vec<String> {
     let shown = |value: &clap::builder::PossibleValue| value.get_name().to_owned();
     argument.get_possible_values().iter().map(shown).collect()
 }
 
-/// The type of an argument's values: `flag`, `int`, `float`, `path`, `text`, or `scalar` for a list whose entries may
-/// be numbers or texts.
+/// Returns the type of an argument's values: `flag`, `int`, `float`, `path`, `text`, or `scalar` for a list whose
+/// entries may be numbers or texts.
 #[must_use]
 pub fn kind_of_argument(argument: &Arg) -> &'static str {
     let of = argument.get_value_parser().type_id();
@@ -167,7 +167,7 @@ pub fn kind_of_argument(argument: &Arg) -> &'static str {
     }
 }
 
-/// The verbs that other programs can call, with their options, as JSON.
+/// Returns the verbs that other programs can call, with their options, as JSON.
 #[must_use]
 pub fn options_as_json() -> Value {
     let option = |argument: &'static Arg| {
@@ -195,7 +195,7 @@ pub fn options_as_json() -> Value {
     Value::from(callable_verbs().map(verb).collect::<Vec<_>>())
 }
 
-/// A fault of an argument, with exit code 2 and the message `KEY = VALUE: LIMIT; CURE`.
+/// Makes a fault of an argument, with exit code 2 and the message `KEY = VALUE: LIMIT; CURE`.
 #[must_use]
 pub fn argument_fault(key: &str, value: &str, limit: &str, cure: &str) -> Box<CallFault> {
     let message = format!("{key} = {value}: {limit}; {cure}");

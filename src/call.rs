@@ -25,7 +25,7 @@ impl CallControl {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// The progress of the call in one line; empty while there is none.
+    /// Returns the progress of the call in one line; empty while there is none.
     #[must_use]
     pub fn progress_line(&self) -> String {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -72,7 +72,7 @@ impl WarningLog {
             .finish()
     }
 
-    /// The warnings.
+    /// Returns the warnings, one per line.
     pub fn into_lines(self) -> Vec<String> {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
@@ -100,12 +100,12 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call of the program; `files` are texts that stand in for files of the same names.
+    /// Makes a call of the program; `files` are texts that stand in for files of the same names.
     pub fn of_program(files: Files) -> Self {
         Self { files, control: CallControl::default(), kept: None }
     }
 
-    /// A call from another program. Its output is kept.
+    /// Makes a call from another program. Its output is kept.
     pub fn of_library(files: Files, control: CallControl) -> Self {
         Self { files, control, kept: Some(Mutex::default()) }
     }

@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// The message, with the causes of the error after colons.
+    /// Returns the message, with the causes of the error after colons.
     pub fn message(&self) -> String {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The exit code: 2, 3 or 1, or 0 for a closed pipe.
+    /// Returns the exit code: 2, 3 or 1, or 0 for a closed pipe.
     fn exit_code(&self) -> u8 {
         match self {
             Self::Input(_) => 2,
@@ -95,12 +95,12 @@ impl StructuredError for InputFault {
     }
 }
 
-/// Wrong input with a message of its own beside its parts.
+/// Makes a failure of wrong input with a message of its own beside its parts.
 pub fn structured_failure(message: impl Display, parts: FaultParts) -> Failure {
     Failure::Input(InputFault { message: message.to_string(), parts }.into())
 }
 
-/// A failure of an option that is needed and not given: `OPTION is missing: CURE`.
+/// Makes a failure of an option that is needed and not given: `OPTION is missing: CURE`.
 pub fn missing_option(option: &str, cure: impl Display) -> Failure {
     let cure = cure.to_string();
     structured_failure(format!("{option} is missing: {cure}"), FaultParts::of_key(option, "", "is missing", cure))
@@ -113,12 +113,12 @@ pub fn all_faults(faults: Vec<anyhow::Error>) -> Result<(), Failure> {
     Err(structured_failure(message, parts_of_chain(first)))
 }
 
-/// `LIMIT; CURE`, or the one that is not empty.
+/// Returns `LIMIT; CURE`, or the one that is not empty.
 fn rule_text(limit: &str, cure: &str) -> String {
     [limit, cure].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// A failure of an option's or argument's value: `KEY VALUE: LIMIT; CURE`. An empty value or cure is left out.
+/// Makes a failure of an option's or argument's value: `KEY VALUE: LIMIT; CURE`. An empty value or cure is left out.
 pub fn option_failure(key: &str, value: impl Display, limit: impl Display, cure: impl Display) -> Failure {
     let [value, limit, cure] = [value.to_string(), limit.to_string(), cure.to_string()];
     let named = if value.is_empty() { key.to_owned() } else { format!("{key} {value}") };
@@ -126,15 +126,15 @@ pub fn option_failure(key: &str, value: impl Display, limit: impl Display, cure:
     structured_failure(message, FaultParts::of_key(key, value, limit, cure))
 }
 
-/// A failure of a file, a directory or a study as a whole: `FILE: LIMIT; CURE`. An empty cure is left out.
+/// Makes a failure of a file, a directory or a study as a whole: `FILE: LIMIT; CURE`. An empty cure is left out.
 pub fn file_failure(file: impl Display, limit: impl Display, cure: impl Display) -> Failure {
     let [file, limit, cure] = [file.to_string(), limit.to_string(), cure.to_string()];
     let message = format!("{file}: {}", rule_text(&limit, &cure));
     structured_failure(message, FaultParts::of_file(file, limit, cure))
 }
 
-/// A failure of an option with the message `OPTION: MESSAGE` and the parts of `error`. A value under an inner key keeps
-/// that key: `overlap.tensor=2`. `option` may include its value: `--fabric mine.toml`.
+/// Makes a failure of an option with the message `OPTION: MESSAGE` and the parts of `error`. A value under an inner key
+/// keeps that key: `overlap.tensor=2`. `option` may include its value: `--fabric mine.toml`.
 pub fn option_failure_from<E: StructuredError>(option: &str, error: &E) -> Failure {
     let (flag, given) = option.split_once(' ').map_or((option, None), |(flag, value)| (flag, Some(value)));
     let inner = error.fault_parts();
@@ -152,15 +152,15 @@ pub fn option_failure_from<E: StructuredError>(option: &str, error: &E) -> Failu
     structured_failure(format!("{option}: {error}"), parts)
 }
 
-/// A failure of a rule of a plan's layout, named by the option that the rule restricts. The value is the rule's.
-/// Without an option, the failure is the rule's own.
+/// Makes the failure of a rule of a plan's layout. It names `option`, which the rule restricts, and takes its value
+/// from the rule. Without an option, it is the rule's own failure.
 pub fn option_failure_of_rule(option: Option<String>, rule: LayoutError) -> Failure {
     let Some(option) = option else { return Failure::Input(rule.into()) };
     let parts = FaultParts { key: Some(option.clone()), ..rule.fault_parts() };
     structured_failure(format!("{option}: {rule}"), parts)
 }
 
-/// The parts of an error if it has type `E`.
+/// Returns the parts of an error if it has type `E`; otherwise `None`.
 fn parts_if<E: StructuredError>(error: &(dyn std::error::Error + 'static)) -> Option<FaultParts> {
     error.downcast_ref::<E>().map(StructuredError::fault_parts)
 }
@@ -189,7 +189,7 @@ const STRUCTURED: [PartsReader; 17] = [
     parts_if::<WriteError>,
 ];
 
-/// The parts of the first error of a chain that has some; empty if none has.
+/// Returns the parts of the first error of a chain that has some; empty if none has.
 fn parts_of_chain(error: &anyhow::Error) -> FaultParts {
     let parts = |cause| STRUCTURED.iter().find_map(|read| read(cause));
     error.chain().find_map(parts).unwrap_or_default()
@@ -215,7 +215,7 @@ pub struct CallFault {
 }
 
 impl CallFault {
-    /// A failure of a verb.
+    /// Makes the fault of a verb's failure.
     pub(crate) fn of_failure(failure: &Failure) -> Self {
         let parts = match failure {
             Failure::Input(e) | Failure::Incomplete(e) | Failure::Other(e) => parts_of_chain(e),
@@ -224,13 +224,13 @@ impl CallFault {
         Self::of_parts(failure.exit_code(), failure.message(), parts)
     }
 
-    /// A fault with its parts.
+    /// Makes a fault from its parts.
     pub(crate) fn of_parts(exit_code: u8, message: String, parts: FaultParts) -> Self {
         let FaultParts { file, key, value, limit, cure } = parts;
         Self { exit_code, message, file, key, value, limit, cure }
     }
 
-    /// An error of the arguments.
+    /// Makes the fault of an error that the parser reports.
     pub(crate) fn of_arguments(error: &clap::Error) -> Self {
         let text = |kind: ContextKind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
@@ -304,7 +304,7 @@ impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
     }
 }
 
-/// The failure of a write with its message: exit code 1 if the machine is at fault, otherwise 2.
+/// Makes the failure of a write with its message: exit code 1 if the machine is at fault, otherwise 2.
 pub fn write_failure(why: &io::Error, message: impl std::fmt::Display) -> Failure {
     let error = anyhow::anyhow!("{message}");
     if is_machine_fault(why) { Failure::Other(error) } else { Failure::Input(error) }
@@ -322,7 +322,7 @@ fn is_machine_fault(why: &io::Error) -> bool {
     kinds.contains(&why.kind()) || why.raw_os_error() == Some(BROKEN_DISK)
 }
 
-/// A failure of wrong input, from a message.
+/// Makes a failure of wrong input, from a message.
 pub fn input_failure(message: impl std::fmt::Display) -> Failure {
     Failure::Input(anyhow::anyhow!("{message}"))
 }

@@ -278,13 +278,13 @@ fn required_of(verb: &str) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The flags of a verb without `--help` and `--version`.
+/// Returns the flags of a verb without `--help` and `--version`.
 fn flags_of(verb: &Command) -> Vec<&Arg> {
     let help = |flag: &&Arg| matches!(flag.get_id().as_str(), "help" | "version");
     verb.get_arguments().filter(|flag| flag.get_long().is_some() && !help(flag)).collect()
 }
 
-/// Every flag of every visible verb with its sample. A sample replaces the value of a required flag.
+/// Returns every flag of every visible verb with its sample. A sample replaces the value of a required flag.
 fn all_asked() -> Vec<Asked> {
     let mut all = Vec::new();
     let is_listed = |verb: &&Command| !verb.is_hide_set() && verb.get_name() != "help";
@@ -340,7 +340,7 @@ fn every_flag_of_every_verb_has_a_sample_that_is_not_its_default() {
     assert!(left.is_empty(), "samples of no flag: {left:?}");
 }
 
-/// The question that words ask; `None` if the verb asks none.
+/// Returns the question that words ask; `None` if the verb asks none.
 fn asked_question(verb: &str, words: &[String]) -> Option<Question> {
     let call = ["coplace", verb].into_iter().chain(words.iter().map(String::as_str));
     let question = match CommandLine::try_parse_from(call).unwrap().verb {

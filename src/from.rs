@@ -46,7 +46,7 @@ impl GivenWords {
     }
 }
 
-/// The names of an option: its own, and its aliases.
+/// Returns the names of an option: its own, and its aliases.
 fn names_of(argument: &Arg) -> impl Iterator<Item = &str> {
     let aliases = argument.get_all_aliases().unwrap_or_default();
     argument.get_long().into_iter().chain(aliases)

@@ -98,7 +98,7 @@ pub fn fit_text_to_screen() {
     results::text::set_screen_width(screen_columns());
 }
 
-/// The verbs with their options, as the program takes them.
+/// Returns the verbs with their options, as the program takes them.
 #[must_use]
 pub fn command() -> clap::Command {
     numbers::with_short_names(numbers::with_negative_values(CommandLine::command()))
@@ -124,7 +124,7 @@ fn parse_words(merged: &from::MergedWords) -> Result<Verb, clap::Error> {
 pub fn run_program(words: impl IntoIterator<Item = OsString>) -> u8 {
     let usual = || format!("warn,{}=info", progress::TARGET).into();
     let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| usual());
-    // https://no-color.org
+    // The variable NO_COLOR turns colours off: https://no-color.org
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     let log = tracing_subscriber::fmt()

@@ -63,25 +63,25 @@ impl NamedInput {
         Ok(input)
     }
 
-    /// The kind.
+    /// Returns the kind of the input.
     #[must_use]
     pub fn kind(&self) -> InputKind {
         self.kind
     }
 
-    /// The name or path that stands for the input on a command line.
+    /// Returns the name or path that stands for the input on a command line.
     #[must_use]
     pub fn word(&self) -> &str {
         &self.word
     }
 
-    /// The text that stands in for the file of [`Self::word`]; `None` if the word is a built-in name or a path.
+    /// Returns the text that stands in for the file of [`Self::word`]; `None` if the word is a built-in name or a path.
     #[must_use]
     pub fn carried_text(&self) -> Option<&str> {
         self.own_text.as_deref()
     }
 
-    /// The name: the word without folders and ending.
+    /// Returns the input's name: its word without folders and ending.
     #[must_use]
     pub fn name(&self) -> String {
         let path = Path::new(&self.word);
@@ -91,7 +91,7 @@ impl NamedInput {
         stem.map_or_else(|| self.word.clone(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// The text of the input's file.
+    /// Returns the text of the input's file.
     ///
     /// # Errors
     /// A file that cannot be read, or of another tool's format.
@@ -99,7 +99,7 @@ impl NamedInput {
         self.read_text().map_err(|failure| Box::new(CallFault::of_failure(&failure)))
     }
 
-    /// The input's facts, with the unit in each key: the columns of `coplace list`, and the keys of its file.
+    /// Returns the input's facts, with the unit in each key: the columns of `coplace list`, and the keys of its file.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -345,7 +345,7 @@ mod tests {
         let faster = chip.with_value("memory.hbm.read_gb_per_s", &json!(4800), None).unwrap();
         assert_eq!(faster.facts().unwrap()["hbm_gb_per_s"], json!(4800.0));
         assert!(faster.word().starts_with("h100-changed-"), "{}", faster.word());
-        // Another clock than the published peaks go with.
+        // The published peaks do not hold at this clock, so the changed chip loses them.
         let slower = chip.with_value("clock_mhz", &json!(1281.0), None).unwrap();
         assert_eq!(slower.facts().unwrap()["clock_mhz"], json!(1281.0));
         let again = NamedInput::from_text(InputKind::Chip, "mine", faster.text().unwrap()).unwrap();

@@ -67,7 +67,7 @@ pub fn with_negative_values(command: Command) -> Command {
     })
 }
 
-/// Short names of options, by the options' names: those of the field for degrees and devices.
+/// Short names of options, by the options' names. These are the usual names of degrees and devices in the field.
 const SHORT_NAMES: [(&str, &str); 8] = [
     ("tensor", "tp"),
     ("pipeline", "pp"),
@@ -79,7 +79,7 @@ const SHORT_NAMES: [(&str, &str); 8] = [
     ("devices", "gpus"),
 ];
 
-/// Gives the degrees and the devices of every verb the short names of the field. A verb without `--tensor` has no
+/// Gives the names of `SHORT_NAMES` to the degrees and the devices of every verb. A verb without `--tensor` has no
 /// degrees.
 pub fn with_short_names(command: Command) -> Command {
     command.mut_subcommands(|verb| {
@@ -144,7 +144,7 @@ mod tests {
             }
         }
         assert!(aliases("search").contains("gpus") && aliases("serve").contains("dp"));
-        // Its --expert is an expert's placement.
+        // `compare --expert` asks for an expert's placement; it is no degree.
         assert!(!aliases("compare").contains("ep"));
     }
 

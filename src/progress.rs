@@ -14,7 +14,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Time between two updates.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Target of these log lines. `COPLACE_LOG=warn` hides them.
+/// Target of the log lines about progress. `COPLACE_LOG=warn` hides them.
 pub const TARGET: &str = "coplace::progress";
 
 /// Runs `work` and shows its progress after the first two seconds. `what` is the name of the work.
@@ -52,14 +52,14 @@ struct DisplayState {
 pub struct TimeLeft {
     /// Lower estimate.
     least: Duration,
-    /// Upper estimate; `None` if it is about the lower one.
+    /// Upper estimate; `None` if it is about the same as the lower one.
     most: Option<Duration>,
-    /// The end of the estimate: `left`, `to the proof`.
+    /// The words after the time: `left`, `to the proof`.
     to: &'static str,
 }
 
 impl TimeLeft {
-    /// A single estimate.
+    /// Makes an estimate with one time for both ends.
     pub fn about_seconds(time: Duration, to: &'static str) -> Self {
         Self { least: time, most: None, to }
     }
@@ -79,7 +79,7 @@ impl DisplayState {
         Self { phase, since: Instant::now(), said: String::new(), left: None, next: QUIET }
     }
 
-    /// The times come first, because a long line loses its end.
+    /// Returns the state in one line. The times come first, because a long line loses its end.
     fn status_line(&self) -> String {
         let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
         let left = self.left.map_or_else(String::new, |left| format!(", {}", left.left_text()));
@@ -87,7 +87,7 @@ impl DisplayState {
     }
 }
 
-/// `12 s`, `3 min`, `2.5 h`.
+/// Formats a time with its unit: `12 s`, `3 min`, `2.5 h`.
 fn duration_text(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
@@ -259,7 +259,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The last estimate for values at tenths of a second.
+    /// Returns the last estimate of the seconds left, if `value` is observed every tenth of a second.
     fn left(value: impl Fn(f64) -> f64, seconds: u32) -> Option<f64> {
         let mut pace = RemainingTime::towards(0.01);
         let mut said = None;
@@ -292,12 +292,13 @@ mod tests {
                 .map(f64::from)
                 .fold(None, |_, tenth| pace.slowing_left(tenth / 10.0, value(tenth / 10.0), "left"))
         };
-        // The value halves every ten seconds. From an eighth to a thousandth it takes seven halvings; at the pace of
-        // the last quarter it takes the time of two.
+        // The value halves every 10 s, so it is an eighth at 30 s. It takes seven more halvings (70 s) to reach a
+        // thousandth. At the current pace it would reach zero in about 10 s.
         let said = left(&|now| 0.5_f64.powf(now / 10.0), 30).unwrap();
         let most = said.most.unwrap().as_secs_f64();
         assert!((most - 69.7).abs() < 1.5 && said.least.as_secs_f64() < 25.0, "{said:?}");
-        // Gaps of a search that was at 0.09 about 150 s later, where the pace alone estimated 22 s.
+        // Gaps of a search whose gap was still 0.09 about 150 s later. The current pace alone estimated 22 s to the
+        // end.
         let gaps = [(0.0, 0.72), (15.0, 0.66), (30.0, 0.53), (70.0, 0.42), (90.0, 0.23), (110.0, 0.18), (115.0, 0.136)];
         let gap = |now: f64| gaps.iter().rfind(|(from, _)| *from <= now).map_or(1.0, |(_, gap)| *gap);
         let said = left(&gap, 116);

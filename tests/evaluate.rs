@@ -5,14 +5,14 @@
 use assert_cmd::Command;
 use serde_json::Value;
 
-/// The command without progress output, on a wide screen.
+/// Returns the command without progress output, on a wide screen.
 fn coplace() -> Command {
     let mut command = Command::cargo_bin("coplace").unwrap();
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
     command
 }
 
-/// BERT-large on eight TPUv4 behind an ideal switch.
+/// Returns a call of `evaluate` for BERT-large on eight TPU v4 with an ideal switch.
 fn evaluate(arguments: &[&str]) -> Command {
     let mut command = coplace();
     command.args(["evaluate", "bert-large", "--chip", "tpu_v4", "--devices", "8", "--fabric", "ideal_switch"]);
@@ -30,7 +30,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text(&[arguments, &["--format", "json"]].concat())).unwrap()
 }
 
-/// GPT-3 on eight devices does not fit by far.
+/// Returns the answer for GPT-3 on eight devices, which is far too large for them.
 fn too_large() -> Value {
     let mut command = coplace();
     command.args(["evaluate", "gpt3-175b", "--chip", "tpu_v4", "--devices", "8", "--global-batch", "8"]);
@@ -138,7 +138,7 @@ fn a_plan_takes_what_plan_says() {
     };
     for (job, degrees) in JOBS {
         for arguments in [job.to_owned(), format!("{job} {degrees}")] {
-            // `evaluate` takes a plan that is given, whatever its chance to fit.
+            // `evaluate` takes a given plan, whatever its chance to fit. So `plan` must not require a chance.
             let fit = if arguments == job { "" } else { " --fit 0.5" };
             let (listed, evaluated) = (call("plan", &format!("{arguments}{fit}")), call("evaluate", &arguments));
             let result = &evaluated["result"];
@@ -149,7 +149,7 @@ fn a_plan_takes_what_plan_says() {
                 (&result["stages"], &result["timeline"]),
                 "{arguments}"
             );
-            // `plan` counts discouraged plans too, of which it shows the fastest.
+            // `plan` also counts discouraged plans, because it shows the fastest one.
             let plans = |answer: &Value| answer["counts"]["plans"].as_u64().unwrap();
             assert!(plans(&listed) >= plans(&evaluated) && plans(&evaluated) > 0, "{arguments}");
         }
@@ -184,7 +184,7 @@ fn degrees_that_do_not_divide_are_refused_with_those_that_do() {
     let devices = refused(&["--pipeline", "4", "--data", "4", "--tensor", "2"]);
     let expected = "must be 1, the copies of 8 devices (tp x cp x pp) among 8; use dp = 1, or pp = 1";
     assert!(devices.contains("--data: ") && devices.contains(expected), "{devices}");
-    // The other degrees follow from the copies.
+    // The pipeline's degree follows from the number of copies.
     let copies = json(&["--pipeline", "2,4", "--data", "1", "--tensor", "2"]);
     assert_eq!(copies["result"]["plan"]["plan"]["layout"]["pipeline"], 4);
     let micro = refused(&["--pipeline", "1", "--data", "8", "--tensor", "1", "--micro-batch", "16"]);
@@ -286,7 +286,7 @@ fn a_shared_fabric_is_that_of_the_chip() {
         ]);
         let output = command.args(["--format", "json"]).assert().success().get_output().clone();
         let mut result = serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone();
-        // The evidence names the fabric.
+        // The evidence is removed, because it names the fabric.
         assert!(result["plan"].as_object_mut().unwrap().remove("evidence").is_some());
         result
     };
@@ -313,7 +313,7 @@ fn the_best_plan_given_again_is_the_same() {
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
     };
     let mut best = evaluate(&[]);
-    // Given alone, the plan has no similar plans beside it.
+    // A plan that is given has no similar plans, so its count is 0.
     best["plan"]["alike"] = 0.into();
     let plan = &best["plan"]["plan"];
     let degree = |key: &str| plan["layout"][key].to_string();
@@ -326,7 +326,7 @@ fn the_best_plan_given_again_is_the_same() {
     assert_eq!(best, given);
 }
 
-/// A policy of the record in the form of `--recompute`.
+/// Returns a policy of the record in the form of `--recompute`.
 fn recompute(policy: &Value) -> String {
     policy.as_str().unwrap().to_owned()
 }
@@ -338,7 +338,7 @@ fn the_trace_is_written() {
     text(&["--trace", file.to_str().unwrap()]);
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    // The stages' passes, and the slowest stage's kernels.
+    // The trace has the stages' passes and the slowest stage's kernels.
     let named =
         |name: &str| events.iter().any(|e| e["name"].as_str().is_some_and(|n| n.starts_with(name)) && e["ph"] == "X");
     assert!(events.len() > 50 && named("forward 0") && named("layer forward") && named("layer."), "{}", events.len());

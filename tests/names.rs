@@ -1,5 +1,5 @@
 //! No code decides by a name or by a printed text. This test looks for comparisons of texts in the production code of
-//! the lower floors.
+//! the crates below the answers.
 //!
 //! [`READERS`] are files that read input text: keys, paths, other programs' files. [`OPEN`] are the decisions that
 //! remain, with their number of lines; it may only fall.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The crates that must not decide by names.
 const CRATES: [&str; 4] = ["sim", "workloads", "step", "search"];
 
-/// Comparisons of a text with a written one.
+/// Code that compares a text.
 const COMPARISONS: [&str; 11] = [
     ".starts_with(",
     ".ends_with(",
@@ -87,7 +87,7 @@ fn comparisons_are_found_outside_comments_and_tests() {
     assert_eq!(compared_lines(text), ["1: f(x.starts_with(\"a\"));", "3: if op.name == \"b\" {}"]);
 }
 
-/// The lines of production code with a comparison, by number.
+/// Returns the lines of production code with a comparison, each with its number.
 fn compared_lines(text: &str) -> Vec<String> {
     let code = text.lines().enumerate().take_while(|(_, line)| !line.contains("#[cfg(test)]"));
     let code = code.map(|(at, line)| (at, line.trim())).filter(|(_, line)| !line.starts_with("//"));
@@ -95,7 +95,7 @@ fn compared_lines(text: &str) -> Vec<String> {
     compared.map(|(at, line)| format!("{}: {line}", at + 1)).collect()
 }
 
-/// Files of production code below a folder.
+/// Returns the files of production code below a folder.
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -18,7 +18,7 @@ use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
-/// A design of which nothing is known.
+/// Returns an undecided design.
 fn blank() -> DesignRow {
     let dimensions = DesignDimensions {
         tensor_cores: 8,
@@ -57,7 +57,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         ("phaze_tpuv4", "phaze_flat"),
         ("tpu_v4", "ideal_switch"),
     ]);
-    // The ideal stack as often as all others together.
+    // Half of the draws are the ideal stack, and half are any built-in stack.
     let stacks = proptest::prop_oneof![
         proptest::strategy::Just("ideal".to_owned()),
         proptest::sample::select(SoftwareStack::built_in_names())
@@ -111,7 +111,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
         let listed = PlannedAnswer::from_answer(&job, asked.model, &answer, &[]);
         for (ranked, as_listed) in answer.best.iter().zip(&listed.plans) {
             let alone = search_plans(&job, &PlanSpace::of_plan(&ranked.plan), 1).unwrap();
-            // Given alone it has none beside it.
+            // A plan that is searched alone has no similar plans beside it.
             assert_eq!(alone.best, [RankedPlan { alike: 0, ..ranked.clone() }], "{asked:?}");
             let mut times = ChipTimes::new(&chip, &stack).unwrap();
             assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");

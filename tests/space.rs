@@ -23,7 +23,8 @@ fn space() -> HardwareSpace {
     .unwrap()
 }
 
-/// The formula of `interop/reference/phaze/README.md` with the coefficients beside it, independent of the program.
+/// Returns the area in square micrometres by the formula of `interop/reference/phaze/README.md`, independently of the
+/// program.
 fn closed_form(coefficients: &Value, config: &PhazeConfig) -> f64 {
     let of = |key: &str| coefficients[key].as_f64().unwrap_or_else(|| panic!("no coefficient {key}"));
     let (width, depth) = (u64::from(config.width), u64::from(config.depth));
@@ -48,7 +49,7 @@ fn it_has_29_360_configurations_with_the_areas_of_the_closed_form() {
     }
     let areas = || space.points.iter().map(|point| um2(point.area.0));
     let (smallest, largest) = (areas().fold(f64::INFINITY, f64::min), areas().fold(0.0, f64::max));
-    // The two areas are given to a hundredth of a square micrometre.
+    // Both areas are given to a hundredth of a square micrometre, which matters only for the smallest.
     assert!((largest / LARGEST - 1.0).abs() < 1e-9, "{largest}");
     assert!((smallest - SMALLEST).abs() <= 0.005 + 1e-9 * SMALLEST, "{smallest}");
     let tpu = PhazeConfig::tpu_v4_like();
@@ -80,8 +81,8 @@ fn the_limits_alone_decide_what_is_in_it() {
                         };
                         let area = closed_form(&model["coef"], &shape);
                         let single = num_tc == 1 || num_vc == 1;
-                        // The reference meets the limit exactly. The margin of 1e-9 is far below the gap to the next
-                        // area.
+                        // The reference has exactly the area of the limit. The tolerance of 1e-9 is far below the gap
+                        // to the next area.
                         inside += usize::from(area <= limit * (1.0 + 1e-9) && (single || area >= 0.3 * limit));
                         all += 1;
                     }

@@ -64,7 +64,8 @@ fn side_by_side(backend: Backend, name: &str, largest: usize) {
     }
 }
 
-/// Layers as in a sweep over chips: one graph, different cores, latencies that fall with the cores' size.
+/// Solves problems as in a sweep over chips, and prints the time. All problems have one layer's graph, with random
+/// cores and random latencies.
 fn sweep(problems: usize, threads: usize) {
     let memo = Memo::new(SolveLimits::default(), 100_000);
     let layer = generate(&Spec { style: Style::Attention, ..Spec::drawn(40, 7) }, 7);

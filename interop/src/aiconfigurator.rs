@@ -54,7 +54,7 @@ struct Gpu {
     fp8_tc_flops: Option<f64>,
     fp4_tc_flops: Option<f64>,
     power: Option<f64>,
-    /// The generation, which names kernels of the tables.
+    /// The GPU's generation, by which the measured tables name kernels.
     #[serde(rename = "sm_version")]
     _sm_version: Option<u32>,
 }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(chip.published.tdp, Some(Watts(700.0)));
         let fabric = system.to_fabric();
         assert_eq!((fabric.fast_domain_devices(), fabric.tiers.len()), (8, 2));
-        // A gigabyte to the next device: 10 us, and its bytes over 450 or 25 GB/s.
+        // A gigabyte takes a latency of 10 us, plus its bytes over 450 GB/s inside a node or 25 GB/s between nodes.
         let send = |stride| {
             let group = RankGroup { ranks: 2, stride };
             let sent = Collective { kind: CollectiveKind::SendRecv, bytes: Bytes(1_000_000_000), group };

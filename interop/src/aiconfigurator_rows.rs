@@ -45,7 +45,7 @@ const TOLD: [&str; 22] = [
     "index",
 ];
 
-/// Columns that change the work unless they have this value.
+/// Columns that change the work, each with the only value that changes nothing.
 const NEUTRAL: [(&str, f64); 3] = [("encoder_latency", 0.0), ("cp", 1.0), ("workers", 0.0)];
 
 /// A pool of replicas of a row.
@@ -84,7 +84,7 @@ pub struct PredictedDeployment {
     pub line: u64,
     /// The model, by its name on Hugging Face or a path.
     pub model: String,
-    /// Tokens of a prompt, the held ones included.
+    /// Tokens of a prompt, including those of [`Self::held`].
     pub input: u64,
     /// Tokens of the prompt whose keys and values are held already.
     pub held: u64,
@@ -203,7 +203,8 @@ impl HeadedRow<'_> {
         let refused = self.cells.iter().filter_map(|(column, value)| {
             let of_pool = ["(p)", "(d)"].iter().find_map(|prefix| column.strip_prefix(prefix));
             let name = of_pool.or(column.strip_prefix("(e)")).unwrap_or(column);
-            // The column `workers` is read for pools apart, so it must be neutral only without a prefix.
+            // For separate pools, `workers` is read from columns with a prefix. Without a prefix, the column must be
+            // neutral.
             let neutral =
                 NEUTRAL.iter().find(|(known, _)| *known == name && !(*known == "workers" && of_pool.is_some()))?;
             let is_neutral = value.is_empty() || value.parse::<f64>() == Ok(neutral.1);

@@ -122,7 +122,7 @@ pub fn write_rank_groups(why: &Explanation) -> String {
     serde_json::json!(groups).to_string()
 }
 
-/// The distinct groups of all collectives, sorted.
+/// Returns the distinct groups of all collectives, sorted.
 fn groups_of(why: &Explanation) -> Vec<RankGroup> {
     let kernels = why.passes.iter().flat_map(|pass| &pass.kernels);
     let found: BTreeSet<RankGroup> = kernels
@@ -134,7 +134,7 @@ fn groups_of(why: &Explanation) -> Vec<RankGroup> {
     found.into_iter().collect()
 }
 
-/// The name of the group at place `at`, counted from 1. ASTRA-sim's names are numbers, and 0 means all ranks.
+/// Returns the name of the group at place `at`, counted from 1. ASTRA-sim's names are numbers, and 0 means all ranks.
 fn name_of_group(at: usize) -> String {
     (at + 1).to_string()
 }
@@ -181,8 +181,8 @@ impl Writer {
     }
 }
 
-/// The places of the kernels that a kernel starting at `moment` depends on: those that ended by `moment`, but not
-/// before the last of the ended kernels started. The other ended kernels precede that last one.
+/// Returns the places of the kernels that a kernel starting at `moment` depends on: those that ended by `moment`, but
+/// not before the last of the ended kernels started. The other ended kernels precede that last one.
 fn latest_ended(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
     let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end_time().0 <= moment + MOMENT);
     let last = ended().map(|(_, kernel)| kernel.start.0).fold(f64::NEG_INFINITY, f64::max);
@@ -232,7 +232,7 @@ fn node_attributes(kernel: &KernelDetail, pass: &PassDetail, groups: &[RankGroup
     }
 }
 
-/// The number of a collective in `ChakraProtoMsg.CollectiveCommType`; `None` for point-to-point messages.
+/// Returns the number of a collective in `ChakraProtoMsg.CollectiveCommType`; `None` for point-to-point messages.
 fn comm_type(kind: CollectiveKind) -> Option<u64> {
     match kind {
         CollectiveKind::AllReduce => Some(0),

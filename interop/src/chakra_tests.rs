@@ -115,7 +115,7 @@ fn a_trace_has_every_kernel_of_a_micro_batch_in_an_order_that_can_be_run() {
         let node = fields(&take(&mut rest));
         nodes += 1;
         assert_eq!(number(&node, 1), nodes);
-        // Packed, as in proto3.
+        // The data dependencies are a packed list, as in proto3.
         let Some([Raw::Bytes(packed)]) = node.get(&5).map(Vec::as_slice) else {
             assert_eq!(nodes, 1, "only the first waits for nothing");
             ends.insert(nodes, number(&node, 6) + number(&node, 7));
@@ -138,7 +138,7 @@ fn a_trace_has_every_kernel_of_a_micro_batch_in_an_order_that_can_be_run() {
         match number(&node, 3) {
             4 => assert!(attributes.contains_key("num_ops") && attributes["tensor_size"].0 == 13),
             7 => {
-                // Tensor parallelism without sequence parallelism all-reduces.
+                // Without sequence parallelism, the collectives of tensor parallelism are all-reduces (0).
                 assert_eq!(attributes["comm_type"], (9, Raw::Number(0)));
                 assert_eq!(attributes["pg_name"], (29, Raw::Bytes(b"1".to_vec())));
             }

@@ -37,7 +37,7 @@ pub fn is_imported(name_or_path: &str) -> bool {
     name_or_path.ends_with(".json") || is_yaml(name_or_path)
 }
 
-/// AIConfigurator's systems are the only ones in YAML.
+/// True if a name or path ends in `.yaml` or `.yml`. Only AIConfigurator's systems are in YAML.
 fn is_yaml(name_or_path: &str) -> bool {
     name_or_path.ends_with(".yaml") || name_or_path.ends_with(".yml")
 }

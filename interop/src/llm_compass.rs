@@ -238,7 +238,7 @@ const PACKET: RangeInclusive<f64> = 1e-3..=1e9;
 /// Accepted bits per second of a pin, up to a million times the fastest ones' 2e11.
 const PIN: RangeInclusive<f64> = 1.0..=1e17;
 
-/// Accepted capacity of a memory, in `unit` bytes.
+/// Returns the accepted range of a memory's capacity, counted in units of `unit` bytes.
 fn capacity_limits(unit: f64) -> RangeInclusive<f64> {
     1.0 / unit..=limits::LARGEST_MEMORY as f64 / unit
 }
@@ -428,7 +428,7 @@ mod tests {
         let ring = read_fabric(&changed("interconnect.topology", Some("RING".into())), "r.json").unwrap();
         let group = RankGroup { ranks: 4, stride: 1 };
         let all_reduce = Collective { kind: CollectiveKind::AllReduce, bytes: Bytes(1 << 30), group };
-        // 3/4 of the buffer out and back through each device's port at its achieved rate.
+        // Each device sends 3/4 of the buffer twice (reduce-scatter, all-gather) through its port at the achieved rate.
         let bound = 1.5 * f64::from(1 << 30) / (300e9 * 256.0 / 272.0);
         for fabric in [full, ring] {
             let time = fabric.cost_of_collective(&all_reduce).latency.0;

@@ -119,7 +119,7 @@ pub enum InstanceError {
     },
 }
 
-/// The cure for a file that is not JSON.
+/// Returns the cure for a file that is not JSON.
 fn cure_for_malformed(error: &serde_json::Error) -> &'static str {
     if error.is_eof() {
         "the file may be cut short"
@@ -231,7 +231,7 @@ impl InstanceReader<'_> {
         })
     }
 
-    /// A count of cores.
+    /// Reads a number of cores.
     fn read_count(&self, root: &Map<String, Value>, key: &str) -> Result<u32, InstanceError> {
         const EXPECTED: &str = "a whole number of cores, 0 to 4294967295";
         let value = self.value_of_key(root, "", key, EXPECTED)?;

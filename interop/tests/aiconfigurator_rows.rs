@@ -72,7 +72,7 @@ fn counts_that_no_deployment_has_are_refused() {
 fn what_is_not_understood_is_named() {
     let changed = TOGETHER.replace("encoder_latency", "vision_latency");
     assert_eq!(read_predicted_rows(&changed, "a.csv").unwrap().unknown, ["vision_latency"]);
-    // The first row with a context split over two devices, and with another number of prompts' tokens.
+    // Context parallelism over two devices (`cp` = 2) is not modelled.
     let split = TOGETHER.replacen(",4,4,1,1,1,1,1,tp4", ",4,4,1,1,1,1,2,tp4", 1);
     assert_eq!(read_predicted_rows(&split, "a.csv").unwrap().rows[0].refused, ["cp = 2"]);
     let error = read_predicted_rows(&TOGETHER.replacen(",1024,", ",many,", 1), "a.csv").unwrap_err().to_string();

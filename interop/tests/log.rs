@@ -37,7 +37,7 @@ fn every_size_of_a_log_is_a_collective_with_its_time_out_of_place() {
         cells(&found[6], keys),
         ["a100_80gb_sxm", "nvlink3_node", "all_reduce", "8", "1", "4194304", "77.31", "94.94", "NCCL 2.27.3"]
     );
-    // A row stands in its line of the log.
+    // Each row has the line number of its size in the log.
     let csv = rows_of_log(Path::new("job.log"), LOG.as_bytes(), LogContext::default()).unwrap().unwrap();
     let (rows, lines) = (String::from_utf8(csv).unwrap(), LOG.lines());
     for (row, line) in rows.lines().zip(lines).skip(1).filter(|(row, _)| !row.is_empty()) {
@@ -54,7 +54,7 @@ fn hosts_are_nodes_and_an_unknown_device_is_the_chip_that_was_asked_for() {
     assert_eq!(found[0]["chip"], "NVIDIA X900");
 }
 
-/// Older versions name no test, and leave columns out that a collective does not have.
+/// Logs of older versions do not name the test, and leave out columns that the collective does not have.
 #[test]
 fn the_name_of_a_file_says_which_test_ran_where_the_log_does_not() {
     let old: String = LOG
@@ -102,7 +102,8 @@ fn products_and_attention_of_a_trace_are_kernels_with_their_shapes() {
         let named = found.iter().filter(|row| row["id"].contains(name));
         named.map(|row| cells(row, "kernel,batch,m,n,k,dtype")).collect()
     };
-    // x (128, 64) times a weight to 96, and its bias; `aten::linear` around it is not counted again.
+    // The first layer multiplies 128 rows of 64 by a weight of 64 x 96 and adds a bias. The enclosing `aten::linear` is
+    // not counted again.
     assert_eq!(of("aten::addmm"), [["gemm", "1", "128", "96", "64", "bf16"]]);
     assert!(of("aten::linear").is_empty());
     assert_eq!(of("aten::bmm"), [["gemm", "3", "16", "8", "32", "fp32"]]);
@@ -121,7 +122,7 @@ fn products_and_attention_of_a_trace_are_kernels_with_their_shapes() {
     let forward = found.iter().find(|row| row["kernel"] == "attention_forward").unwrap();
     assert_eq!(forward["measured_us"], "118.258");
     assert_eq!(of("aten::gelu_backward"), [["unread_operator", "", "", "", "", "fp32"]]);
-    // An operator inside a read one is part of it.
+    // The row of an operator that is read includes the operators inside it.
     assert!(found.iter().all(|row| !row["id"].contains("aten::copy_")));
 }
 
@@ -161,9 +162,9 @@ fn kernels_of_a_device_count_for_the_operator_that_launched_them() {
     let times: Vec<Vec<&str>> = found.iter().map(|row| cells(row, "kernel,chip,measured_us")).collect();
     assert_eq!(times.len(), 4, "{times:?}");
     let has = |kernel: &str, us: &str| times.contains(&vec![kernel, "h100_80gb_sxm", us]);
-    // Two calls of 102 and 104 us; the lower median of an even number.
+    // Two calls took 102 and 104 us. The median of an even number of calls is the lower of the middle two.
     assert!(has("gemm", "102.0") && has("attention_forward", "300.0"), "{times:?}");
-    // Attention that is not causal, and a kernel that no operator launched.
+    // Attention that is not causal (500 us) and a kernel that no operator launched (1 us) are unread operators.
     assert!(has("unread_operator", "500.0") && has("unread_operator", "1.0"), "{times:?}");
     let host_only = trace.replace(r#""cat":"kernel""#, r#""cat":"gpu_memset""#);
     assert!(refusal("trace.json", &host_only).contains("no `kernel`: must have the device's kernels"));

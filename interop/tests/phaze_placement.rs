@@ -112,7 +112,7 @@ mod literal {
         let load = |cost: &StageCost, place: usize| {
             if problem.activation_recomputation && place > 1 { cost.recomputing } else { cost.plain }
         };
-        // table[first][devices][stages]
+        // The table is indexed by [first][devices][stages].
         let mut table = vec![vec![vec![NEVER; count + 1]; devices + 1]; count + 1];
         for row in &mut table[count] {
             row[0] = 0.0;
@@ -316,7 +316,8 @@ proptest! {
         let why = solution.infeasible_reason().unwrap();
         match lacking(why) {
             Some(bytes) => {
-                // All costs are whole, so the shortfall is too: with one byte less there is still no plan.
+                // All costs are whole numbers, so the shortfall is one too. No plan fits if one byte of the shortfall
+                // is missing.
                 prop_assert!(bytes >= 1.0, "{}", why);
                 problem.max_memory_per_device += bytes - 1.0;
                 prop_assert_eq!(literal::optimum(&problem), None);

@@ -40,7 +40,8 @@ fn reports_are_those_of_scale_sim() {
             assert_eq!(ours[0], theirs[0], "the header");
             assert_eq!(ours.len(), theirs.len(), "{topology} {dataflow}: layers");
             for (ours, theirs) in ours.iter().zip(&theirs).skip(1) {
-                // Layer numbers and cycles are equal; percentages are sums in another order.
+                // Layer numbers and cycles are equal. Percentages may differ by rounding, because they are summed in
+                // another order.
                 assert_eq!(ours[..3], theirs[..3], "{topology} {dataflow}");
                 for (a, b) in ours[3..].iter().zip(&theirs[3..]) {
                     let (a, b): (f64, f64) = (a.parse().unwrap(), b.parse().unwrap());
@@ -90,7 +91,7 @@ fn columns_are_found_by_their_names() {
         "LAYER_NAME,ifmap_height,ifmap_width,filter_height,filter_width,channels,num_filters,stride\n\
          A,10,12,3,2,5,4,2\n",
         "Strides, Num Filter, Channels, Filter W, Filter H, IFMAP W, IFMAP H, Layer,\n2, 4, 5, 2, 3, 12, 10, A,\n",
-        // A column in which no row has anything changes nothing.
+        // A column without values changes nothing.
         "Layer, IFMAP H, IFMAP W, Filter H, Filter W, Channels, Num Filter, Strides, Comment,\n\
          A, 10, 12, 3, 2, 5, 4, 2,\n",
     ] {

@@ -46,8 +46,9 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
     ];
     for name in files {
         let report = validate_file(&measured(name), &ValidateOptions::default()).unwrap();
-        // Training runs have rows of plans that are not modelled, serving points rows without a load, and energies rows
-        // of zeros; each is reported. All other rows are predicted.
+        // Three data sets have rows without a prediction, each of which is reported: training runs of plans that are
+        // not modelled, serving points without a load, and energies with operands of zeros. All other rows are
+        // predicted.
         let partly = matches!(report.dataset, Dataset::TrainingRuns | Dataset::Serving | Dataset::KernelEnergy);
         let several = report.dataset.target_columns().len() > 1;
         assert!(

@@ -69,7 +69,7 @@ fn a_row_with_options_is_one_of_its_stack() {
     assert_eq!(stack_of("titan_30"), "torchtitan");
 }
 
-/// Runs of one model of nanotron's on one number of nodes.
+/// Copies up to `rows` of nanotron's runs of one model on one number of nodes into a file.
 fn few(directory: &Path, rows: usize) -> PathBuf {
     let runs = std::cell::Cell::new(0);
     part(directory, "training_runs_2.csv", |_, line| {
@@ -164,8 +164,8 @@ fn a_chip_is_predicted_by_the_scalars_of_another() {
     }
 }
 
-/// An engine's scalars carry over to a model that they were not fitted on, least to gpt-oss, whose experts are
-/// converted on their way to the arrays.
+/// An engine's scalars carry over to a model that they were not fitted on. The errors are largest for gpt-oss, whose
+/// experts are converted on their way to the arrays.
 #[test]
 fn engines_predict_a_model_that_they_were_not_fitted_on() {
     let directory = tempfile::tempdir().unwrap();

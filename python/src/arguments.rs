@@ -8,13 +8,13 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 /// The words of a call, or the fault of an argument.
 pub type PythonCallWords = Result<Vec<String>, Fault>;
 
-/// The verbs with their options, as JSON.
+/// Returns the verbs with their options, as JSON.
 #[pyfunction]
 pub fn options() -> String {
     arguments::options_as_json().to_string()
 }
 
-/// The words of a call of a verb.
+/// Returns the words of a command line that calls `verb`, with `given` by position and `named` by name.
 pub fn words_of_call(
     verb: &str,
     given: &Bound<'_, PyTuple>,
@@ -26,13 +26,14 @@ pub fn words_of_call(
     Ok(arguments::words_of_call(verb, &given, &named).map_err(|fault| Fault::of_call(*fault)))
 }
 
-/// A value of Python, shown as Python shows it.
+/// Makes an argument from a Python value. Messages show its `repr`.
 fn argument(value: &Bound<'_, PyAny>) -> PyResult<GivenArgument> {
     let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
     Ok(GivenArgument { value: value_of_object(value)?, shown })
 }
 
-/// A number, a truth value, a text, a path, or a list of them.
+/// Returns a Python value as the value of an argument. `None` is absent, and truth values are flags. Numbers, texts and
+/// paths become words, and lists and tuples become lists. Any other type is [`ArgumentValue::Other`].
 fn value_of_object(value: &Bound<'_, PyAny>) -> PyResult<ArgumentValue> {
     if value.is_none() {
         return Ok(ArgumentValue::Absent);
@@ -47,7 +48,7 @@ fn value_of_object(value: &Bound<'_, PyAny>) -> PyResult<ArgumentValue> {
         return Ok(ArgumentValue::Word(value.str()?.to_string()));
     }
     if value.is_instance_of::<PyFloat>() {
-        // `1e3` is the integer 1000 too.
+        // A float without a fraction is written as an integer, so that `1e3` may stand for 1000.
         let number: f64 = value.extract()?;
         return Ok(ArgumentValue::Word(number.to_string()));
     }
@@ -58,7 +59,7 @@ fn value_of_object(value: &Bound<'_, PyAny>) -> PyResult<ArgumentValue> {
     if value.hasattr("__fspath__")? {
         return Ok(ArgumentValue::Word(value.call_method0("__fspath__")?.extract()?));
     }
-    // A number of NumPy, among others.
+    // Integers of other libraries, such as NumPy.
     if value.hasattr("__index__")? {
         return Ok(ArgumentValue::Word(value.call_method0("__index__")?.str()?.to_string()));
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for Ctrl-C.
+/// Time between two checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 /// A call that was stopped gets this long to end. Then its thread is left to itself.
 const GRACE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ const STACK: usize = 8 << 20;
 #[pyclass(frozen, get_all)]
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// The answer as JSON; empty where the verb has text alone.
+    /// The answer as JSON; empty if the verb has only text.
     json: String,
     /// The answer as text.
     text: String,
@@ -66,7 +66,7 @@ fn answer(ready: Ready, control: CallControl) -> Output {
         Ok(ready) => ready,
         Err(fault) => return fault.into(),
     };
-    // A defect of one call does not lose the others.
+    // A panic in one call must not lose the answers of the others.
     let called = panic::catch_unwind(AssertUnwindSafe(|| answer_call(&words, files, control)));
     let Ok((output, result)) = called else { return lost_call() };
     let CallOutput { json, text, directory, warnings } = output;
@@ -79,12 +79,13 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> PyResult<()> {
     thread::Builder::new().stack_size(STACK).spawn(work).map(drop).map_err(Into::into)
 }
 
-/// A pool of threads; `None` if the system has none, and the caller's thread does the work.
+/// Makes a pool of threads. `None` if the system gives no threads; the caller's thread then does the work.
 fn pool_of(threads: usize) -> Option<ThreadPool> {
     ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().ok()
 }
 
-/// Waits for a result without Python's lock. Ctrl-C asks the work to stop, and raises.
+/// Waits for a result without Python's lock, and calls `told` after every `TICK`. `None` if the sender is gone. After
+/// Ctrl-C or an error of `told`, asks the work to stop, waits for at most `GRACE`, and returns the error.
 fn wait<T: Send>(
     py: Python<'_>,
     results: Receiver<T>,
@@ -94,7 +95,7 @@ fn wait<T: Send>(
     let mut results = results;
     let mut next = || {
         py.detach(|| {
-            // A receiver may be lent to one thread at a time.
+            // A receiver may be sent to another thread, but not shared. So the closure takes an exclusive reference.
             let results = &mut results;
             results.recv_timeout(TICK)
         })
@@ -108,7 +109,7 @@ fn wait<T: Send>(
         if let Err(interrupt) = py.check_signals().and_then(|()| told()) {
             control.stop();
             let end = Instant::now() + GRACE;
-            // A second Ctrl-C does not wait.
+            // A second Ctrl-C ends the wait.
             while Instant::now() < end && py.check_signals().is_ok() {
                 match next() {
                     Ok(result) if interrupt.is_instance_of::<PyKeyboardInterrupt>(py) => {
@@ -124,7 +125,8 @@ fn wait<T: Send>(
     }
 }
 
-/// Asks a verb. `texts` stand in for files of the same names. `told` gets a line of progress a few times a second.
+/// Asks a verb. `texts` stand in for files of the same names. While there is progress, `told` gets a line of it up to
+/// 20 times a second.
 #[pyfunction]
 #[pyo3(signature = (verb, given, named, texts, told=None))]
 pub fn ask(
@@ -140,7 +142,7 @@ pub fn ask(
     let (sender, results) = mpsc::channel();
     let of_call = control.clone();
     spawn(move || {
-        // Python no longer waits if it was interrupted.
+        // Sending fails if Python was interrupted and no longer waits.
         let _ = sender.send(answer(ready, of_call));
     })?;
     let tell = || match (&told, control.progress_line()) {
@@ -151,7 +153,7 @@ pub fn ask(
     Ok(output.unwrap_or_else(lost_call))
 }
 
-/// The output of a call whose thread has ended without one, which is a defect of the program.
+/// Returns the output of a call whose thread ended without an answer, which is a defect of the program.
 fn lost_call() -> Output {
     Fault::of_program("the call ended without an answer, which is a defect of coplace").into()
 }
@@ -168,7 +170,7 @@ struct Batch {
 impl Batch {
     /// Answers questions until none is left.
     fn work(&self, threads: usize) {
-        // Threads of its own per question: questions never wait for each other's work.
+        // Each worker has its own threads, so that its questions never wait for the work of other workers.
         let pool = pool_of(threads);
         loop {
             let at = self.next.fetch_add(1, Ordering::SeqCst);
@@ -191,8 +193,8 @@ impl Batch {
 /// A question as Python gives it: verb, arguments by position and by name, texts in the place of files.
 type Asked<'py> = (String, Bound<'py, PyTuple>, Bound<'py, PyDict>, BTreeMap<String, String>);
 
-/// Asks many verbs side by side. Returns the outputs in the order of the questions, and whether Ctrl-C came: outputs of
-/// questions that were not answered are `None` then. `told` gets the number of answers a few times a second.
+/// Asks many verbs side by side. Returns the outputs in the order of the questions, and true if Ctrl-C came. After
+/// Ctrl-C, the outputs of unanswered questions are `None`. `told` gets the number of answers up to 20 times a second.
 #[pyfunction]
 #[pyo3(signature = (questions, told=None, threads=None))]
 pub fn ask_all(
@@ -240,8 +242,8 @@ pub fn ask_all(
     Ok((outputs.collect(), interrupted))
 }
 
-/// Asks one question `count` times on `threads` threads without Python, and returns the seconds: what a batch of Python
-/// is measured against.
+/// Asks one question `count` times on `threads` threads without Python, and returns the seconds.
+/// `python/tools/measure.py` compares a batch of Python with this time.
 #[pyfunction]
 pub fn time_loop(
     py: Python<'_>,

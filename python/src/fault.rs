@@ -25,7 +25,7 @@ pub struct Fault {
 
 #[pymethods]
 impl Fault {
-    /// A fault of a call that was never made, with the parts that it has.
+    /// Makes the fault of a call that was never made. Parts that it lacks are `None`.
     #[new]
     #[pyo3(signature = (message, *, key=None, value=None, limit=None, cure=None))]
     fn new(
@@ -40,12 +40,13 @@ impl Fault {
 }
 
 impl Fault {
-    /// A fault of the program itself.
+    /// Makes a fault of the program itself.
     pub fn of_program(message: &str) -> Self {
         Self { exit_code: 1, ..Self::new(message.to_owned(), None, None, None, None) }
     }
 
-    /// A fault of the command. An option or argument has its name in Python; a key of a file stays as it is.
+    /// Makes the fault of a call of the command. Options and arguments get their names in Python; keys of files stay as
+    /// they are.
     pub fn of_call(fault: CallFault) -> Self {
         let CallFault { exit_code, message, file, key, value, limit, cure } = fault;
         let named = |key: String| match key.strip_prefix("--") {

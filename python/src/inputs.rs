@@ -32,7 +32,7 @@ fn or_fault<T>(py: Python<'_>, result: Result<T, Box<CallFault>>) -> InputResult
     }
 }
 
-/// Python has no type of results: the value, or the fault.
+/// Returns the value or the fault as a Python object, because Python has no result type.
 fn as_object<'py, T: IntoPyObject<'py, Error: Into<PyErr>>>(
     py: Python<'py>,
     result: Result<T, Bound<'py, Fault>>,
@@ -45,49 +45,50 @@ fn as_object<'py, T: IntoPyObject<'py, Error: Into<PyErr>>>(
 
 #[pymethods]
 impl Input {
-    /// A built-in input by name, or a file by path.
+    /// Loads a built-in input by name, or a file by path.
     #[staticmethod]
     fn load<'py>(py: Python<'py>, kind: &str, word: &str) -> PyResult<Bound<'py, PyAny>> {
         let input = or_fault(py, NamedInput::load(kind_of_word(kind)?, word))?;
         as_object(py, input.map(Self))
     }
 
-    /// An input from the text of its file.
+    /// Makes an input from the text of its file.
     #[staticmethod]
     fn from_text<'py>(py: Python<'py>, kind: &str, name: &str, text: String) -> PyResult<Bound<'py, PyAny>> {
         let input = or_fault(py, NamedInput::from_text(kind_of_word(kind)?, name, text))?;
         as_object(py, input.map(Self))
     }
 
-    /// The word that stands for it on a command line.
+    /// Returns the name or path that stands for the input on a command line.
     #[getter]
     fn word(&self) -> &str {
         self.0.word()
     }
 
-    /// The name.
+    /// Returns the name.
     #[getter]
     fn name(&self) -> String {
         self.0.name()
     }
 
-    /// The text that stands in for the file of the word; none if the word is a built-in name or a path.
+    /// Returns the text that stands in for the file of `word`; `None` if the word is a built-in name or a path.
     #[getter]
     fn carried_text(&self) -> Option<&str> {
         self.0.carried_text()
     }
 
-    /// The text of its file.
+    /// Returns the text of the input's file.
     fn text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         as_object(py, or_fault(py, self.0.text())?)
     }
 
-    /// Its facts as JSON.
+    /// Returns the input's facts as JSON.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         as_object(py, or_fault(py, self.0.facts().map(|facts| facts.to_string()))?)
     }
 
-    /// The same with one key changed. The value is JSON.
+    /// Returns the input with one key changed. `value` is JSON; `chip` selects the figures that a fabric has for one
+    /// chip.
     #[pyo3(signature = (key, value, chip=None))]
     fn with_value<'py>(
         &self,

@@ -23,13 +23,13 @@ pub enum Json {
 }
 
 impl Json {
-    /// The value under a key.
+    /// Returns the value under a key; `None` if this is no object, or has no such key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(keys) = self else { return None };
         keys.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// The value as text of JSON.
+    /// Returns the value as JSON text.
     pub fn to_text(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),

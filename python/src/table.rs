@@ -37,7 +37,7 @@ const ROWS: usize = 8_192;
 /// hold far more, because equal rows compress to almost nothing.
 const MOST_MEMORY: usize = 4 << 30;
 
-/// The most levels of objects in objects that become columns.
+/// The largest depth of nested objects that become columns. Deeper objects become JSON texts.
 const DEEPEST: usize = 8;
 
 fn value_error(why: impl ToString) -> PyErr {
@@ -46,10 +46,12 @@ fn value_error(why: impl ToString) -> PyErr {
 
 #[pymethods]
 impl Table {
-    /// A table with a row per JSON object, or per object of the list in it under `path` (keys joined by dots; none: the
-    /// object itself). Objects in objects become columns `outer.inner`. A list of scalars becomes a text of JSON; a
-    /// list of objects is left out. An error, `(message, True)`, and an answer without anything under `path` have a row
-    /// with the reason in the last column, `error`. Without such rows there is no such column.
+    /// Makes a table from pairs of a text and a flag: the JSON of an answer and false, or an error message and true. A
+    /// row is an answer, or its value under `path` (keys joined by dots). If this value is a list, each entry is a row.
+    ///
+    /// Nested objects become columns `outer.inner`. A list of scalars becomes a JSON text; a list of objects is left
+    /// out. Errors, and answers with nothing under `path`, have a row with the reason in the last column, `error`.
+    /// Without such rows there is no column `error`.
     #[staticmethod]
     #[pyo3(signature = (answers, path=None))]
     fn of_answers(py: Python<'_>, answers: Vec<(String, bool)>, path: Option<String>) -> PyResult<Self> {
@@ -78,18 +80,18 @@ impl Table {
         .map_err(value_error)
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     fn __len__(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     #[getter]
     fn column_names(&self) -> Vec<String> {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// The table as a stream of Arrow arrays.
+    /// Returns the table as a stream of Arrow arrays.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -104,7 +106,8 @@ impl Table {
     }
 }
 
-/// The designs of a search's `designs.parquet`, or of a sweep's `sweep.parquet` (which has no checksum).
+/// Reads the designs of a search's `designs.parquet` (`sealed`: it has a checksum), or of a sweep's `sweep.parquet`,
+/// which has none.
 #[pyfunction]
 pub fn read_designs(py: Python<'_>, file: PathBuf, sealed: bool) -> PyResult<Table> {
     py.detach(|| {
@@ -135,15 +138,15 @@ fn read_parquet(bytes: Bytes) -> Result<Table, ArrowError> {
     Ok(Table { schema, batches })
 }
 
-/// The column of errors.
+/// The name of the column with the reasons for missing answers.
 const ERROR: &str = "error";
 
-/// The row of a question without an answer.
+/// Returns the row of a question without an answer.
 fn error_row(why: String) -> Row {
     vec![(ERROR.to_owned(), Json::Text(why))]
 }
 
-/// Why an answer has no result; `None` if it does not say.
+/// Returns the reason why an answer has no result; `None` if it states none.
 fn reason(answer: &Json) -> Option<String> {
     match answer.get("why") {
         Some(Json::Text(why)) => Some(why.clone()),
@@ -151,7 +154,7 @@ fn reason(answer: &Json) -> Option<String> {
     }
 }
 
-/// The value under keys joined by dots.
+/// Returns the value under `path`, which has keys joined by dots.
 fn value_at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(value, |value, key| value.get(key))
 }
@@ -159,7 +162,7 @@ fn value_at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
 /// The cells of a row by column.
 type Row = Vec<(String, Json)>;
 
-/// The scalars of an object by column.
+/// Returns the cells of an object by column. A scalar goes into the column `value`.
 fn flat_row(value: &Json) -> Row {
     let mut row = Row::new();
     match value {
@@ -181,7 +184,8 @@ fn add_columns(prefix: &str, keys: &[(String, Json)], deeper: usize, row: &mut R
     }
 }
 
-/// The columns of rows, in the order in which the rows name them. Numbers are integers where all are.
+/// Makes a table from rows. Columns are in the order in which the rows first name them, `error` last. A column of
+/// numbers is of integers if all its numbers are.
 fn table_of_rows(rows: Vec<Row>) -> Result<RecordBatch, ArrowError> {
     let count = rows.len();
     let mut at: BTreeMap<String, usize> = BTreeMap::new();

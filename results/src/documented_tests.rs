@@ -43,11 +43,11 @@ fn every_key_of_the_record_is_described() {
     record.decision =
         Some(crate::answer::decision::DecisionRecord { left_out: 1, ..crate::answer::decision::example() });
     let mut found = Vec::new();
-    // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
+    // The keys of a planned step are in docs/json.md. A test of the command compares them with the printed output.
     let open = ["asked", "options", "step", "times"];
     keys(&serde_json::to_value(&record).unwrap_or_default(), &open, &mut found);
     assert!(found.len() > 50, "the record has {} keys", found.len());
-    // The members of an object describe its own name: `best.design`, `certificate.gap`.
+    // The name of an object counts as described if a key inside it is: `best.design` describes `best`.
     let missing: Vec<&String> = found.iter().filter(|k| !described(k) && !README.contains(&format!("`{k}."))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 const SYSTOLIC: &str = "id,layer,rows,cols,dataflow,m,n,k,array_cycles,reported_total_cycles,mapping_efficiency_pct,\
 ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
-/// SCALE-Sim v3 at 1d62b68, CALC mode, 64/64/32 kB SRAM, gemm.
+/// A row from SCALE-Sim v3 (commit 1d62b68, CALC mode, 64/64/32 kB of SRAM, gemm).
 const ROW: &str = "ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n";
 const COLLECTIVES: &str =
     "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";

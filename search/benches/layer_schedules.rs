@@ -29,9 +29,9 @@ const TIMED_AGAIN: f64 = 10.0;
 /// The intended limit for every schedule, in milliseconds.
 const AIM: f64 = 50.0;
 
-/// Open passes that the integer program is asked about, drawn evenly.
+/// Number of open passes that the integer program is asked about, drawn evenly.
 const ASKED: usize = 60;
-/// Time of the integer program for every pass.
+/// Time limit of the integer program for each pass.
 const PROGRAM_TIME: Duration = Duration::from_secs(10);
 
 /// Statistics of some schedules.
@@ -77,7 +77,7 @@ fn time_solve(problem: &Problem) -> (Schedule, f64) {
     (schedule, (0..again).map(|_| once().1).fold(first, f64::min))
 }
 
-/// Every layer graph of every model on every chip.
+/// Schedules every layer graph of every model on every chip.
 fn all_layers() {
     println!(
         "every pass of every built-in model on every built-in chip, each schedule on its own, no memo, at most {SCHEDULE_STEPS} steps per piece"
@@ -131,7 +131,7 @@ fn ask_integer_program(open: &[(Problem, Schedule)]) {
     );
 }
 
-/// 100,000 layer passes of one model over PHAZE's space: forward and backward, on one device and on eight.
+/// Schedules 100,000 layer passes of one model over PHAZE's space: forward and backward, on one device and on eight.
 fn sweep(model: &str) {
     let study = Study::load("phaze").unwrap();
     let reference = Accelerator::built_in(&study.space.reference_chip).unwrap();

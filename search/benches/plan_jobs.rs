@@ -59,8 +59,8 @@ const JOBS: [(&str, &str, &str, u32, u64); 40] = [
     ("gpt3-175b", "b200", "roce_1600g", 512, 1536),
 ];
 
-/// CPU seconds of this process over all threads, if Linux reports them: user and system time of `/proc/self/stat`, in
-/// hundredths.
+/// Returns the CPU seconds of this process over all threads: user and system time. Reads `/proc/self/stat`, which
+/// counts hundredths of a second; 0 without that file.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

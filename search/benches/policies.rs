@@ -10,7 +10,7 @@ use std::time::Instant;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, SegmentKind, TrainingGraph};
 
-/// A model's layer, attention operator by operator, repeated several times; times of products follow from their bytes.
+/// Repeats a model's layer with unfused attention, up to a number of operators. The operators' times are arbitrary.
 fn layers(model: &str, operators: usize) -> LayerTensors {
     let model = Model::load(model).unwrap();
     let graph =
@@ -92,7 +92,7 @@ fn main() {
     }
 }
 
-/// 64 stages of 40 layers, each with its own micro-batches in flight.
+/// Times the mixes of 64 stages of 40 layers. Each stage has its own number of micro-batches in flight.
 fn mixes(model: &str, front: &LayerFront, busy: f64) {
     let points: Vec<MixPoint> = front
         .choices

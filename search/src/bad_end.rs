@@ -73,8 +73,8 @@ fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeS
     (1..1 << known.len()).map(choice).collect()
 }
 
-/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. If none of them can
-/// run on the stack's framework, the best that can follows them.
+/// Searches for the `top` documented plans with the shortest steps at the bad end of their interval, best first. If the
+/// stack's framework can run none of them, the best plan that it can run follows.
 ///
 /// No interval ends below the predicted time, so a plan that is predicted slower than the best bad end cannot win. The
 /// search ranks more plans until only such plans are left, a thousand are ranked, or the watch stops it.

@@ -125,7 +125,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
-    /// The built chip's own choices are in its family's space or beside it; what it keeps is in every chip.
+    /// Every case keeps the HBM bandwidth of its built chip, with one process node for area and energy. Its power limit
+    /// covers the static power, and its real chip is clocked no higher than the built one.
     #[test]
     fn every_case_keeps_what_its_chip_had() {
         let cases = HindcastCase::all().unwrap();

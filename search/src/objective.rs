@@ -262,7 +262,7 @@ impl Objective {
         self.kind() == ObjectiveKind::RatePer(FrontAxis::Cost)
     }
 
-    /// True if a lower clock may be better, because less power or energy is.
+    /// True if a lower clock may improve the value, because it saves power or energy.
     #[must_use]
     pub fn saves_power(self) -> bool {
         self.minimises_energy() || self.kind() == ObjectiveKind::RatePer(FrontAxis::Power)
@@ -605,7 +605,7 @@ mod tests {
             assert!((over.combine_measures(&terms, &[3.0, 8.0]) - 1.0).abs() < 1e-12);
             assert!((over.combine_measures(&terms, &[1.5, 4.0]) - 0.5).abs() < 1e-12);
         }
-        // One model four times as fast: 4^0.25 and 0.25 x 4 + 0.75.
+        // The model with weight 0.25 is four times as fast. The means of the rates are 4^0.25 and 0.25 x 4 + 0.75.
         assert!((MeasureMean::Geomean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 2.0_f64.sqrt()).abs() < 1e-12);
         assert!((MeasureMean::Mean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 1.75).abs() < 1e-12);
     }

@@ -259,7 +259,7 @@ mod tests {
         let front = vec![vec![0.0, 10.0], vec![2.0, 3.0], vec![5.0, 1.0], vec![10.0, 0.0]];
         let scales = FrontScales::of_fronts(&front).unwrap();
         assert_eq!(scales.find_knee(&front), Some(1));
-        // Below (11, 11): 2 x 1 beyond the first, 3 x 8, 5 x 10 and 1 x 11 of 121.
+        // The points dominate 2 x 1 + 3 x 8 + 5 x 10 + 1 x 11 = 87 of the 121 below the reference point (11, 11).
         assert!((scales.hypervolume(&front) - 87.0 / 121.0).abs() < 1e-12, "{}", scales.hypervolume(&front));
         let alone = vec![vec![7.0, 3.0]];
         let scales = FrontScales::of_fronts(&alone).unwrap();

@@ -99,8 +99,7 @@ pub trait SearchProblem: Sync {
     fn set_contains(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
     }
-    /// Costs and value of a candidate that another shard owns, to prune by it from the start. `None` if it has no
-    /// value.
+    /// Evaluates a candidate that another shard owns, to prune by it from the start. `None` if it has no value.
     ///
     /// # Errors
     /// Errors that end the search.
@@ -115,14 +114,14 @@ pub trait SearchProblem: Sync {
     fn set_size(&self, set: &Self::Set) -> u64;
     /// True if a set is one candidate, ready to be evaluated once [`BoundSource::Mapped`] bounds it.
     fn is_single(&self, set: &Self::Set) -> bool;
-    /// A better bound on a set ([`BoundSource::Mapped`]), or its parts. It may stop once it knows whether values are
-    /// below `cutoff`.
+    /// Returns a better bound on a set ([`BoundSource::Mapped`]), or the set's parts. It may stop once it knows whether
+    /// values are below `cutoff`.
     ///
     /// # Errors
     /// Errors that end the search.
     fn refine_set(&self, node: &SearchNode<Self::Set>, cutoff: f64) -> Result<NodeRefinement<Self::Set>, String>;
-    /// Called for a single candidate that was found to have no value, before it is evaluated. Why it may be excluded;
-    /// `None` if it must be evaluated.
+    /// Returns the reason why a candidate may be excluded without an evaluation; `None` if it must be evaluated. It is
+    /// called for a single candidate that was found to have no value.
     fn exclude_without_value(&self, _set: &Self::Set) -> Option<Exclusion> {
         None
     }
@@ -435,7 +434,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
             };
             self.counts.looks += 1;
             let look = look?;
-            // A bound below an infinite cutoff is not cut short.
+            // A refinement with an infinite cutoff does not stop early. So an infinite bound shows that the candidate
+            // has no value.
             if let NodeRefinement::Bound(bound, set) = &look
                 && bound.is_infinite()
                 && cutoff.is_infinite()

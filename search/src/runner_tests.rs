@@ -6,11 +6,11 @@ use proptest::prelude::*;
 struct Toy {
     items: Vec<(u8, u8, Option<u8>, u8)>,
     costs_known_late: bool,
-    /// Candidates of a root set.
+    /// Number of candidates in each root set.
     root: usize,
     /// The candidate to visit first; it may not exist.
     goal: Option<usize>,
-    /// Which part of the root sets it has, and of how many parts.
+    /// The part of the root sets that is searched, from 0, and the number of parts.
     part: (usize, usize),
 }
 
@@ -36,7 +36,7 @@ impl Toy {
 }
 
 impl SearchProblem for Toy {
-    /// From the first to the end.
+    /// A range of candidates: the first, and one past the last.
     type Set = (usize, usize);
     type Evaluation = ();
     fn root_nodes(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<(usize, usize)>> {
@@ -86,7 +86,7 @@ impl SearchProblem for Toy {
 }
 
 fn toy() -> impl Strategy<Value = Toy> {
-    // One cost, and two.
+    // If `other` is 1, the second cost of every candidate is 0, as on a front with one axis.
     let items = prop::sample::select(vec![1u8, 20]).prop_flat_map(|other| {
         proptest::collection::vec((0u8..50, 0..other, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200)
     });

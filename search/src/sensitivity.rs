@@ -52,7 +52,7 @@ impl DimensionStep {
         }
     }
 
-    /// Replaces the chip and its evaluation by those at another clock. A combination that is no chip stays none.
+    /// Replaces the chip and its evaluation by those at another clock. Changes nothing if the combination is no chip.
     pub fn set_evaluation(&mut self, other: CombinationChip, evaluation: DesignEvaluation) {
         match &mut self.fate {
             SweptOutcome::NoChip(_) => {}

@@ -249,7 +249,7 @@ impl Study {
         Self::load_from(name_or_path, &Files::default())
     }
 
-    /// [`Self::load`] that reads `files` in place of files on disk.
+    /// As [`Self::load`], but reads `files` in place of files on disk.
     ///
     /// # Errors
     /// As [`Self::load`].

@@ -94,7 +94,7 @@ fn the_first_difference_of_two_questions_is_named() {
     other.cluster.devices = 8;
     let said = question.difference_from(&other).unwrap();
     assert_eq!(said, format!("cluster.devices is {} there and 8 here", question.cluster.devices));
-    // A path is its file's text: however it is spelled, the question is the same.
+    // In a canonical question, a file's text replaces its path. So the spelling of the path does not matter.
     let with = |path: &str, text: &str| {
         let mut named = question.clone();
         named.cluster.fabric = path.to_owned();
@@ -109,11 +109,11 @@ fn the_first_difference_of_two_questions_is_named() {
 fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     let stack = |name: &str| SoftwareStack::load(name).unwrap();
     let phaze = || Study::load("phaze").unwrap().plan.choices;
-    // The ideal stack runs them all.
+    // The ideal stack runs all schedules and policies of PHAZE's study.
     let mut plan = phaze();
     assert_eq!(plan.narrow_to(&stack("ideal")), Ok(None));
     assert_eq!(plan, phaze());
-    // MaxText runs GPipe, and of PHAZE's policies those that it has.
+    // MaxText runs GPipe instead of 1F1B, and only some of PHAZE's policies.
     let mut plan = phaze();
     let change = plan.narrow_to(&stack("maxtext")).unwrap().unwrap();
     assert!(change.contains("schedules gpipe in place of 1f1b") && change.contains("no recompute none"), "{change}");
@@ -121,13 +121,13 @@ fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     let space = plan.clone();
     assert!(space.activations.unwrap().iter().all(|policy| stack("maxtext").runs_policy(policy)));
     assert!(space.schedules.unwrap().iter().all(|schedule| stack("maxtext").runs_schedule(*schedule, 1)));
-    // A plan that is narrow already stays.
+    // A plan space that was narrowed before does not change.
     assert_eq!(plan.narrow_to(&stack("maxtext")), Ok(None));
-    // A framework without any of the policies.
+    // A framework that runs none of the policies is an error.
     let mut plan = PlanSpace { activations: Some(vec![ActivationPolicy::None]), ..phaze() };
     let why = plan.narrow_to(&stack("maxtext")).unwrap_err();
     assert_eq!(why, "recompute: the framework of stack maxtext has none of none");
-    // One that runs no pipeline.
+    // A framework that runs no pipelines leaves plans with one stage.
     let mut alone = stack("maxtext");
     alone.framework.schedules.clear();
     let mut plan = phaze();

@@ -40,7 +40,7 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// The outcome of a combination, with the fastest plan if it is a chip of the space.
+    /// Evaluates a combination, with the fastest plan if it is a chip of the space.
     ///
     /// # Errors
     /// Only errors that the space's enumeration has already reported.
@@ -49,7 +49,7 @@ impl Sweep<'_> {
         alone.into_iter().next().ok_or_else(|| format!("design {number} has no result"))
     }
 
-    /// The outcomes of several combinations, in their order. A chip that runs like the one before reuses its kernels
+    /// Evaluates several combinations in their order. A chip that runs like the one before reuses its kernels
     /// ([`Space::combinations_by_fabric`]).
     ///
     /// # Errors

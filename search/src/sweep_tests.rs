@@ -206,7 +206,8 @@ proptest! {
 #[test]
 fn a_sweep_ends_on_the_threads_of_any_pool() {
     use rayon::prelude::*;
-    // Work inside the work, as a planner has it: a thread that waits for it may take up other work of the pool.
+    // Evaluating a group runs parallel tasks itself, as a planner does. A thread that waits for them may take up
+    // another task of the pool.
     let squares = |numbers: &[u64]| -> Result<Vec<u64>, String> {
         Ok(numbers.par_iter().with_max_len(1).map(|number| number * number).collect())
     };
@@ -224,7 +225,7 @@ fn a_sweep_ends_on_the_threads_of_any_pool() {
         kept.sort_unstable();
         let all: Vec<(u64, u64)> = (0..6 * WAITING as u64).map(|number| (number, number * number)).collect();
         assert_eq!(kept, all, "{threads} threads");
-        // An error of either ends it.
+        // An error of either function ends the run.
         let refused = |numbers: &[u64]| if numbers[0] == 40 { Err("some".to_owned()) } else { squares(numbers) };
         let wrong = pool.install(|| run_in_groups(groups(), &refused, &mut |_| Ok(())));
         assert_eq!(wrong, Err("some".to_owned()));

@@ -63,7 +63,7 @@ impl TechniqueSetting<'_> {
         step_memory(self.model, plan, self.stack, DeviceMemory::of_chip(self.chip), domain)
     }
 
-    /// The plan under these techniques, exactly as given.
+    /// Evaluates the plan under these techniques, exactly as given.
     ///
     /// # Errors
     /// Techniques that cannot be used here, no host or storage to offload to, or a plan that the model does not allow.
@@ -260,7 +260,8 @@ mod tests {
             assert!(trial.time.total.0 <= least * EQUAL.powi(8), "{}", trial.techniques);
             trial.techniques.to_string()
         };
-        // With a slow link, which hides nothing, the least possible goes. With a fast link everything goes.
+        // With a slow link, copies take longer than the reruns that they save, so nothing is offloaded. With a fast
+        // link, everything is offloaded.
         if let Some(host) = &mut chip.host {
             host.bandwidth.0 = 1e9;
         }

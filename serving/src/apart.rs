@@ -26,7 +26,7 @@ use sim::units::Seconds;
 /// The size of a replica, and the highest rate of one replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizedRate {
-    /// Devices of a replica.
+    /// Number of devices of a replica.
     pub devices: u32,
     /// Requests per second of a replica.
     pub rate: f64,
@@ -294,7 +294,7 @@ fn prompt_rate_at_clock<'a>(
     rate_of_search(loaded, found, most, queue, work, [first(0.0), Seconds::ZERO])
 }
 
-/// The work of a replica that prefills `rate` prompts per second.
+/// Returns the work of a replica that prefills `rate` prompts per second.
 fn prompts_at(rate: f64) -> PoolWork {
     PoolWork { rate, decoding: None, prefills: true }
 }
@@ -323,7 +323,7 @@ fn decode_rate_at_clock<'a>(
     rate_of_search(loaded, found, most, PromptQueue::default(), work, alone)
 }
 
-/// The work of a replica that only decodes, in a state.
+/// Returns the work of a replica that only decodes, in the steady state `state`.
 fn decoding_in(state: &SteadyState) -> PoolWork {
     PoolWork { rate: state.requests_per_second, decoding: Some(state.decoding), prefills: false }
 }

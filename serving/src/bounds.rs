@@ -24,7 +24,7 @@ pub struct DeviceBounds {
     /// Static power. `token` is the least energy of a token's products.
     standing: Watts,
     token: Joules,
-    /// Mean computed tokens of a prompt. `output` is the mean tokens of an answer.
+    /// Mean number of computed tokens of a prompt. `output` is the mean number of tokens of an answer.
     input: f64,
     output: f64,
 }
@@ -41,7 +41,8 @@ impl DeviceBounds {
             / f64::from(question.devices);
         let operands = [formats.products, formats.experts].map(ServedProduct::operand);
         let peaks = operands.into_iter().filter_map(|operand| chip.peak_flops(operand)).map(|peak| peak.0);
-        // An engine's file may state that its kernels are faster than the library's.
+        // Only fractions above 1 change an upper bound: an engine's file may state that its kernels are faster than the
+        // library's.
         let kernels = &engine.kernels;
         let peak = peaks.fold(0.0, f64::max) * kernels.product_fraction.max(1.0);
         let macs = operands.map(|operand| lowest_mac_energy(chip, operand).0);
@@ -86,14 +87,14 @@ impl DeviceBounds {
     }
 
     /// Returns an upper bound on the output tokens per joule of a device that prefills and decodes. A request takes at
-    /// least the static power at the highest rate, and the energy of its products.
+    /// least the energy of its products, and the static energy of its time at the highest rate.
     #[must_use]
     pub fn tokens_per_joule(&self) -> f64 {
         let request = self.standing.0 / self.requests() + self.token.0 * (self.input + self.steps());
         self.output / request
     }
 
-    /// Returns the mean tokens of an answer that decoding makes. The prompt makes the first one.
+    /// Returns the mean number of an answer's tokens that decoding makes. The prompt makes the first token.
     fn steps(&self) -> f64 {
         self.output - 1.0
     }

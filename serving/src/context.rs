@@ -140,7 +140,7 @@ fn shares_tokens(engine: &ServingEngine, model: &Model) -> bool {
 /// The cache of a plan whose devices share the tokens of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedCache {
-    /// Devices that share the tokens.
+    /// Number of devices that share the tokens.
     ranks: u32,
     /// Widths of a query (and of a token in the cache) and of an output, in latent attention.
     latent: Option<(u64, u64)>,

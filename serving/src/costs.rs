@@ -29,9 +29,9 @@ pub struct RequestCost {
     pub prompt: f64,
     /// Seconds of its prompt from start to first token, without decoding.
     pub alone: f64,
-    /// Tokens that it decodes: one less than its answer.
+    /// Number of tokens that it decodes: one less than its answer has.
     pub steps: u64,
-    /// Mean iterations for these tokens; equal to `steps` without drafts.
+    /// Mean number of iterations in which it decodes these `steps` tokens; equal to `steps` without drafts.
     pub iterations: f64,
     /// Mixed iterations that its prompt takes; more than 1 if the prompt has more tokens than an iteration holds.
     pub prompt_iterations: f64,
@@ -62,13 +62,13 @@ impl IterationCosts {
         self.mean(|r| r.iterations)
     }
 
-    /// Returns the mean iterations per decoded token; 1 without drafts.
+    /// Returns the mean number of iterations per decoded token; 1 without drafts.
     pub(crate) fn iterations_per_token(&self) -> f64 {
         self.mean_iterations() / self.mean(|r| r.steps as f64)
     }
 
-    /// Returns the mean iterations for which a sequence holds its place: its decoding ones, and the mixed ones with its
-    /// prompt.
+    /// Returns the mean number of iterations for which a sequence holds its place: its decoding iterations, and the
+    /// mixed ones with its prompt.
     pub(crate) fn held_iterations(&self) -> f64 {
         self.mean(|r| r.iterations + if self.mixed { r.prompt_iterations } else { 0.0 })
     }
@@ -129,7 +129,7 @@ pub(crate) fn interpolated(points: &[(u64, f64)], n: f64) -> f64 {
 /// The workers of a pool that only prefills.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptPool {
-    /// Workers, each a replica.
+    /// Number of workers. Each worker is a replica.
     pub workers: u32,
     /// Seconds of a worker per prompt, if other prompts share its pass.
     pub prompt: f64,
@@ -251,8 +251,8 @@ pub fn iteration_costs(
     Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
 }
 
-/// Returns the tokens of a mixed iteration that prompts may take, in one group with attention of its own. The decoding
-/// sequences take the other tokens: `most` sequences, or as many as the prompts keep busy if these are fewer.
+/// Returns the number of tokens of a mixed iteration that prompts may take, in one group with attention of its own. The
+/// decoding sequences take the other tokens: `most` sequences, or as many as the prompts keep busy if these are fewer.
 fn room_for_prompts(times: &PassTimes<'_>, lengths: &RequestLengths, most: u64) -> f64 {
     let method = times.method();
     let tokens = times.engine().batching.most_tokens as f64;
@@ -336,7 +336,8 @@ fn cost_of_mixed_prompt(
     let wider = input.saturating_add(chunks * decoding.div_ceil(parts) * times.method().verified_tokens());
     let joint = time_of_tokens(times, parts, held, wider)?.total().0;
     let own = (joint - saved).max(marginal_time(times, parts, input, whole)?);
-    // Later, at least one sequence decodes beside the prompt.
+    // The steady state adds the decoding beside the prompt to this time: at least one sequence. So one sequence is left
+    // out here.
     let one = times.decode(1, context)?;
     let single = whole - (one.total() - one.drafts - one.fetches).0;
     Ok((own / times.passes_in_flight() / parts as f64, single.max(0.0)))
@@ -354,6 +355,6 @@ fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) 
     Ok(((all - whole) / (together - 1) as f64).max(0.0))
 }
 
-/// Share of a prompt's time alone that it adds to an iteration, if the prompt fills the iteration. Its products take
-/// time beside weights that are read anyway.
+/// Least time that a prompt adds to an iteration that it fills, as a fraction of the prompt's time alone. The weights
+/// are read anyway, but the prompt's products still take time.
 const LEAST_PROMPT_SHARE: f64 = 0.1;

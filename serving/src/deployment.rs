@@ -48,13 +48,13 @@ pub struct ReplicaPool {
     pub memory: ServingMemory,
     /// Mean power of one device: static power and the power of its kernels.
     pub power: Watts,
-    /// The limit on it.
+    /// The limit on a device's mean power.
     pub power_limit: Option<Watts>,
     /// Most tokens of an iteration: the engine's value, or the one of its settings that serves most.
     pub most_tokens: u64,
     /// The clock at which the pool serves most within the limit on power.
     pub clock: Hertz,
-    /// The clock without that limit.
+    /// The clock without a limit on power.
     pub full_clock: Hertz,
 }
 
@@ -114,7 +114,7 @@ pub enum PlanRefusal {
         plan: ServingPlan,
         /// The mean power of a device at the chip's full clock and the least rate.
         power: Watts,
-        /// The limit on it.
+        /// The limit on a device's mean power.
         limit: Watts,
     },
 }

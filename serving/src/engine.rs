@@ -26,7 +26,7 @@ pub struct EngineLaunch {
     pub gap_us: f64,
     /// Microseconds of host time between two iterations that no kernel hides: scheduling, inputs, sampling, answers.
     pub iteration_us: f64,
-    /// Further microseconds of this kind per sequence of the iteration.
+    /// Further microseconds of host time between two iterations, per sequence of the iteration.
     pub sequence_us: f64,
     /// Microseconds of host time per kernel of an iteration with prompts, which is not captured as a graph. The
     /// iteration takes at least the sum over its kernels.
@@ -58,10 +58,10 @@ pub struct EngineKernels {
     pub stored_fraction: f64,
     /// Rate of attention while decoding, as a fraction of the library's.
     pub decode_fraction: f64,
-    /// The longest message in KiB that the engine sums by its own kernels. In these, every device reads all others'
-    /// buffers. The collective library sums longer messages.
+    /// The longest message in KiB that the engine sums by its own kernels, in which every device reads the buffers of
+    /// all others. The collective library sums longer messages.
     pub own_sum_kib: f64,
-    /// Microseconds of such a kernel besides the time of its bytes.
+    /// Microseconds that an engine's own sum takes in addition to the time of its bytes.
     pub own_sum_us: f64,
     /// The library that runs attention of prompts, by a name of the chip's file. `None` is the serving library
     /// (TensorRT-LLM), whose calls also rotate and write the cache. Decoding has the rates of the chip's decode kernel.

@@ -171,7 +171,8 @@ impl KernelTimes<'_> {
             if drafts == 1 && !a.values_are_keys {
                 return alone(step);
             }
-            // Many queries share a key, and their products take longer. Keys that are values are read once.
+            // If many queries share a key, their products may take longer than the reading of the keys. Keys that are
+            // also values are read once.
             let once = AttentionCall { heads: 1, kv_heads: 1, head_dim: a.head_dim / 2, ..step };
             let reading = alone(if a.values_are_keys { once } else { step });
             let peak = self.chip().peak_flops(a.operand).map_or(f64::INFINITY, |peak| peak.0);

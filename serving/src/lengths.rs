@@ -95,34 +95,34 @@ impl RequestLengths {
         self.classes.iter().map(|class| class.share * of(class)).sum()
     }
 
-    /// Returns the mean tokens of an answer.
+    /// Returns the mean number of tokens of an answer.
     #[must_use]
     pub fn mean_output(&self) -> f64 {
         self.mean(|class| class.output as f64)
     }
 
-    /// Returns the mean tokens in the cache of a decoding sequence, weighted by the time for which each sequence
-    /// decodes.
+    /// Returns the mean number of tokens in the cache of a decoding sequence, weighted by the time for which each
+    /// sequence decodes.
     #[must_use]
     pub fn mean_context(&self) -> f64 {
         self.mean_context_after(|_| 0)
     }
 
-    /// Returns the mean tokens in the cache of a decoding sequence, without the tokens of its prompt that `held`
-    /// counts.
+    /// Returns the mean number of tokens in the cache of a decoding sequence, without the tokens of its prompt that
+    /// `held` counts.
     pub(crate) fn mean_context_after(&self, held: impl Fn(u64) -> u64) -> f64 {
         let steps = self.mean(|class| (class.output - 1) as f64);
         let own = |class: &LengthClass| (class.input - held(class.input)) as f64 + class.output as f64 / 2.0;
         self.mean(|class| (class.output - 1) as f64 * own(class)) / steps
     }
 
-    /// Returns the tokens of the longest sequence, prompt and answer together.
+    /// Returns the number of tokens of the longest sequence, prompt and answer together.
     #[must_use]
     pub fn longest(&self) -> u64 {
         self.longest_after(|_| 0)
     }
 
-    /// Returns the tokens of the longest sequence, without the tokens of its prompt that `held` counts.
+    /// Returns the number of tokens of the longest sequence, without the tokens of its prompt that `held` counts.
     pub(crate) fn longest_after(&self, held: impl Fn(u64) -> u64) -> u64 {
         let own = |class: &LengthClass| (class.input - held(class.input)).saturating_add(class.output);
         self.classes.iter().map(own).max().unwrap_or(0)

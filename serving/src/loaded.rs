@@ -22,7 +22,8 @@ use sim::hardware::{Accelerator, highest_clock_where, lower_clock, lowest_clock}
 use sim::units::{Hertz, Joules, Seconds, Watts};
 
 /// The highest load for which a deployment is planned, as a fraction of the rate at which its queue grows without end.
-/// Above it, the mean wait grows faster than any forecast of arrivals can hold. Range 0.8 to 0.98.
+/// Above it, the mean wait changes faster with the rate of arrivals than forecasts of that rate are exact. Range 0.8 to
+/// 0.98.
 pub const MOST_LOAD: f64 = 0.95;
 /// Steps of bisection: the rate is exact to 2^-40 of its range.
 const BISECTIONS: u32 = 40;
@@ -32,7 +33,8 @@ const RATE_POINTS: u32 = 64;
 /// The lowest rate of a search, relative to the rate at the highest load.
 pub(crate) const LEAST_RATE: f64 = 1e-6;
 
-/// Sequences that decode beside a prompt in a mixed iteration, for its cost: the middle of what engines run.
+/// Assumed number of sequences that decode beside a prompt in a mixed iteration, for the prompt's cost: the middle of
+/// what engines run.
 const TYPICAL_SEQUENCES: u64 = 32;
 
 /// A plan with everything that its rate and power depend on.
@@ -107,7 +109,7 @@ impl<'a> LoadedPlan<'a> {
         Ok(Self { times, memory, costs, context, iterations, prompt, power, full_clock: full.clock })
     }
 
-    /// Returns the mean power of a device at some work.
+    /// Returns the mean power of a device of a replica that does `work`.
     pub(crate) fn power_of(&self, work: PoolWork) -> Watts {
         let mut request = if work.prefills { self.prompt } else { Joules(0.0) };
         if let Some(decoding) = work.decoding {
@@ -117,7 +119,7 @@ impl<'a> LoadedPlan<'a> {
         self.times.chip().energy.static_power + Watts(request.0 * work.rate * self.power.dynamic)
     }
 
-    /// Returns whether a device's power at some work is within the limit.
+    /// Returns whether the power of a device of a replica that does `work` is within the limit.
     pub(crate) fn is_cool(&self, work: PoolWork) -> bool {
         self.power.holds || self.power.limit.is_none_or(|limit| self.power_of(work) <= limit)
     }
@@ -128,7 +130,7 @@ impl<'a> LoadedPlan<'a> {
         PlanRefusal::TooHot { plan: *self.times.plan(), power: self.power_of(work), limit }
     }
 
-    /// Returns a pool of `replicas` replicas, each at some work.
+    /// Returns a pool of `replicas` replicas that each do `work`.
     pub(crate) fn pool(&self, replicas: u32, work: PoolWork) -> ReplicaPool {
         let chip = self.times.chip();
         ReplicaPool {
@@ -148,8 +150,8 @@ impl<'a> LoadedPlan<'a> {
 /// Returns the mean energy of a request's prompt on a device. A pass's energy is that of a device with all layers, and
 /// a stage has a share of them. Groups with attention of their own share the prompts.
 ///
-/// For iterations, neither matters: in the time of one, a stage works on as many parts of the sequences as there are
-/// stages.
+/// The energy of an iteration needs no such division. The groups already divide its sequences. In the time of one
+/// iteration, a stage works on as many parts of the sequences as there are stages.
 fn mean_energy_of_prompt(times: &mut PassTimes<'_>, lengths: &RequestLengths) -> Result<Joules, ServingError> {
     let shares = f64::from(times.plan().attention_data) * f64::from(times.plan().pipeline);
     let mut sum = Joules(0.0);
@@ -275,7 +277,7 @@ pub(crate) fn deploy_within_power<T>(
         _ => return full.map(|at| at.deployed),
     }
     let at = |clock: Hertz| deploy(&lower_clock(chip, clock), rule);
-    // Clocks that miss the service level are below those that meet it, and take no power.
+    // A clock that misses the service level lies below all clocks that meet it. It counts as within the power limit.
     let is_cool = |clock: Hertz| match at(clock) {
         Ok(at) => at.end != RateEnd::Power,
         Err(refusal) => !matches!(refusal, PlanRefusal::TooHot { .. }),

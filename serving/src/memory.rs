@@ -12,7 +12,7 @@ use workloads::{Model, SegmentKind};
 pub struct ServingMemory {
     /// The chip's memory.
     pub capacity: Bytes,
-    /// The part of it that the engine may use.
+    /// The part of the chip's memory that the engine may use.
     pub usable: Bytes,
     /// Weights.
     pub weights: Bytes,
@@ -38,7 +38,8 @@ pub struct ServingMemory {
 pub struct AwayMemory {
     /// Fraction of the keys and values that lie there, in layers whose queries see all tokens.
     pub fraction: f64,
-    /// Fraction of these keys and values that is on the device at any time: of the layer at work and of the next layer.
+    /// Fraction of the keys and values off the device that is on the device at any time: those of the layer at work and
+    /// of the next layer.
     pub staged: f64,
     /// Bytes that the memory holds for one device.
     pub capacity: Bytes,

@@ -217,7 +217,7 @@ pub enum CacheStore {
 pub struct CacheAway {
     /// The memory.
     pub store: CacheStore,
-    /// Fraction of the keys and values, in layers whose queries see all tokens.
+    /// Fraction of the keys and values that lies in that memory, in layers whose queries see all tokens.
     pub fraction: f64,
 }
 

@@ -165,8 +165,9 @@ impl<'a> PassTimes<'a> {
         Ok(Self { method, ..self })
     }
 
-    /// Returns the passes of a drafting model. It is split over the same tensor-parallel devices if its heads allow
-    /// that. Otherwise every device runs it whole (the two choices of vLLM's `draft_tensor_parallel_size`).
+    /// Returns the times of the passes of a drafting model. The model is split over the same tensor-parallel devices if
+    /// its heads allow that. Otherwise every device runs it whole (the two choices of vLLM's
+    /// `draft_tensor_parallel_size`).
     fn with_draft_model(&self, draft: &'a Model) -> Result<Self, ServingError> {
         // The tokenizers may differ in padding.
         if draft.vocabulary.abs_diff(self.model.vocabulary) > PADDED_TOKENS {
@@ -209,7 +210,7 @@ impl<'a> PassTimes<'a> {
         }
         if let Some(drafter) = &self.drafter {
             let own = memory_of_plan(&drafter.model, self.chip(), self.kernels.engine, &drafter.plan)?;
-            // A module has the model's own embedding and head.
+            // A module shares the model's embedding and head, so only its layers and its further weights count.
             memory.weights += match drafter.further_weights {
                 0 => own.weights,
                 further => own.weights_of_layers + Bytes(DataType::Bf16.bytes()) * further,
@@ -400,7 +401,7 @@ impl<'a> PassTimes<'a> {
         cache_of_device(&self.model, &self.plan).per_token.as_f64()
     }
 
-    /// Returns the tokens of stored memories that a sequence attends to.
+    /// Returns the number of tokens of stored memories that a sequence attends to.
     fn memory_tokens(&self) -> u64 {
         self.method.memories().map_or(0, |memories| memories.held_tokens.ceil() as u64)
     }

@@ -167,7 +167,7 @@ pub struct ServingPlan {
     pub formats: ServingFormats,
 }
 
-/// Default degree, for records of earlier versions without it.
+/// Returns the default degree, for records of earlier versions without it.
 const fn one_device() -> u32 {
     1
 }

@@ -13,8 +13,8 @@ pub(crate) struct PromptGroups {
     pub(crate) in_progress: f64,
     /// Probabilities that a group has more than 0, 1, ... members.
     pub(crate) more: Vec<f64>,
-    /// Probability of one member more than `more` covers. `further` is the probability that such a group has another
-    /// member.
+    /// Probability that a group has more members than `more` covers. `further` is the probability that such a group has
+    /// yet another member.
     pub(crate) beyond: f64,
     pub(crate) further: f64,
     /// Variance of the number of requests that arrive during a prompt.

@@ -18,7 +18,7 @@ use workloads::parallel::tensor_parallel_degrees;
 pub struct ServiceLevel {
     /// Limit on the mean time from arrival to the first token.
     pub time_to_first_token: Option<Seconds>,
-    /// On the time between two tokens.
+    /// Limit on the mean time between two tokens.
     pub time_per_output_token: Option<Seconds>,
 }
 
@@ -45,7 +45,7 @@ pub struct ServingHardware<'a> {
 pub struct ServingQuestion<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Devices of the whole deployment.
+    /// Number of devices of the whole deployment.
     pub devices: u32,
     /// Number formats.
     pub formats: ServingFormats,

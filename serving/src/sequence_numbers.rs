@@ -62,16 +62,16 @@ struct PartlyTaken {
     ends: bool,
     /// Sum of the weights.
     time: f64,
-    /// Sum of the weights times the sequences.
+    /// Sum of the weights times the number of sequences.
     numbers: f64,
     /// Sum of the weights times the seconds of an iteration.
     iteration: f64,
-    /// Sum of the weights times the sequences, times the fraction by which the replica is slower than with all places
-    /// taken.
+    /// Sum of the weights times the number of sequences, times the fraction by which the replica is slower than with
+    /// all places taken.
     slow: f64,
-    /// Sequences that decoded before, summed over the prompts that raise the number of sequences.
+    /// Number of sequences that decoded before a prompt's group joined, summed over the prompts that add a sequence.
     before: f64,
-    /// Sequences that have joined in the same group, summed over the same prompts.
+    /// Number of sequences of a prompt's own group that joined before it, summed over the prompts that add a sequence.
     joined: f64,
 }
 
@@ -79,8 +79,8 @@ struct PartlyTaken {
 const NEGLIGIBLE: f64 = 1e-14;
 
 impl PartlyTaken {
-    /// Sequences leave at the rate n / (L D(n)). Groups join at `rate`. Over every number of sequences, as many groups
-    /// pass upwards as sequences pass downwards.
+    /// Returns the states under `rate` requests per second. Sequences leave at the rate n / (L D(n)), and groups join
+    /// at `rate`. Over every number of sequences, as many groups pass upwards as sequences pass downwards.
     fn at_rate(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> Self {
         let (most, iterations) = (costs.places() as u64, costs.mean(|r| r.iterations));
         let mut sums = Self {
@@ -93,7 +93,8 @@ impl PartlyTaken {
             before: 0.0,
             joined: 0.0,
         };
-        // Groups with more members than `groups.more` covers: their rate, and the rate times the sequences before.
+        // Sums over groups with more members than `groups.more` covers: of the weights, and of the weights times the
+        // number of sequences before the group joins.
         let (mut farther, mut farther_before) = (0.0, 0.0);
         for n in 1..most {
             let time = costs.decode_time(n as f64);
@@ -181,7 +182,7 @@ impl Work {
 struct FullPlaces {
     /// Periods per second, in the unit of the weights.
     periods: f64,
-    /// Sequences that leave in a period.
+    /// Mean number of sequences that leave in a period.
     leave: f64,
     /// Number of requests that wait while all places decode, times the time of a period for which they wait.
     waiting: f64,
@@ -190,10 +191,10 @@ struct FullPlaces {
 }
 
 impl FullPlaces {
-    /// A group that starts with j sequences fills the B places after B - j prompts, if it has as many. The requests
-    /// that then wait have the mean and second moment of a random walk that stops at zero: each prompt takes one
-    /// request, and those that arrive meanwhile are added. While places are full, the walk goes on. Each step has a
-    /// sequence that leaves and a prompt.
+    /// Returns the periods with all places taken. A group that starts with j sequences fills the B places after B - j
+    /// prompts, if it has as many. The requests that then wait have the mean and second moment of a random walk that
+    /// stops at zero: each prompt takes one request, and those that arrive meanwhile are added. While places are full,
+    /// the walk goes on. Each step has a sequence that leaves and a prompt.
     fn after(costs: &IterationCosts, rate: f64, groups: &PromptGroups, weights: &[f64]) -> Self {
         let (free, load) = (1.0 - groups.load, rate / costs.saturation());
         let step_variance = groups.varied + free * free;
@@ -219,13 +220,14 @@ impl FullPlaces {
         let (spread_of_step, spread_of_gap) = spreads(costs, load, in_step);
         let gap = costs.time_per_place();
         let arriving = rate * gap;
-        // Sequences that have just joined leave only after a whole answer. So the first to leave is one that decoded
-        // before.
+        // Sequences that have just joined leave only after a whole answer. So the first to leave decoded before the
+        // group joined, and the gap before it leaves is longer than the others.
         let iterations_of_gap = costs.held_iterations() / costs.places();
         let whole = costs.mean(|r| f64::from(u8::from(r.iterations > iterations_of_gap)));
         let first_gap = gap * (1.0 + whole * (longer / filled - 1.0));
         let meanwhile = rate * first_gap;
-        // Requests that wait when a sequence leaves. The first gap has the same relative second moment as any other.
+        // Mean and second moment of the number of requests that wait when the first sequence leaves. The first gap is
+        // assumed to have the same relative second moment as any other.
         let moment = 1.0 + spread_of_gap;
         let first = found + meanwhile;
         let first_squared = squared + 2.0 * found * meanwhile + meanwhile + moment * meanwhile * meanwhile;
@@ -247,7 +249,7 @@ impl FullPlaces {
     fn refilled_before(&self, in_step: f64) -> f64 {
         let another = 1.0 - 1.0 / self.leave.max(1.0);
         let all = another.powf(in_step);
-        // Nearly no period ends.
+        // Periods nearly never end: the limit of the formula below.
         if all > 1.0 - 1e-9 {
             return (in_step - 1.0) / 2.0;
         }
@@ -269,8 +271,8 @@ fn evenness(costs: &IterationCosts, rate: f64) -> f64 {
     1.0 + cosmetatos(rate / costs.saturation(), places) * decoding * costs.saturation() * fixed
 }
 
-/// Returns the squared coefficients of variation of the time between two prompts while all places are taken, and of the
-/// part of it in which they decode.
+/// Returns two squared coefficients of variation while all places are taken: of the time between two prompts, and of
+/// the part of it in which sequences decode.
 ///
 /// The first of the sequences that leave together has the whole gap before it. The others have none.
 fn spreads(costs: &IterationCosts, load: f64, in_step: f64) -> (f64, f64) {

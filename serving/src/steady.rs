@@ -20,7 +20,7 @@
 //! - *By a random walk.* With all places taken, a sequence leaves after L D(B) / B, and the prompt of a waiting request
 //!   follows, until none waits. The times between them vary like those of a queue with such a service, between the
 //!   fixed and the random case (Cosmetatos 1975, INFOR 13), and more if sequences leave together. This estimate is too
-//!   long if that lasts: equal answers that start together also leave together, time after time, and evenly.
+//!   long if they do so again and again: equal answers that start together also leave together, at even intervals.
 //!
 //! Prompts are served in order of arrival, before decoding. Their wait is that of the higher class in a queue with two
 //! priorities (Kleinrock 1976, section 3.6), with a decoding iteration as the work in progress. In mixed iterations,
@@ -72,19 +72,21 @@ pub fn under_arrivals(costs: &IterationCosts, rate: f64) -> Option<SteadyState> 
             true => 0.0,
             false => SequenceNumbers::at_rate(&costs.with_prompts_first(), rate, &groups).waiting / rate,
         };
-        // Prompts one after the other, each with the decoding of the iterations that it fills.
+        // Estimate for prompts that run one after the other, each with the decoding of the iterations that it fills.
         let filled = costs.mean(|r| r.filled_iterations);
         let decode = costs.decode_time(numbers.beside_prompts.max(1.0));
         let service = |r: &RequestCost| r.prompt + r.filled_iterations * decode * numbers.beside_prompts.min(1.0);
         let busy = rate * costs.mean(service);
         let one_by_one = rate * costs.mean(|r| service(r) * service(r)) / (2.0 * (1.0 - busy)) + beside / 2.0;
-        // All waiting prompts in the next iteration. A request is more likely to arrive in a long iteration.
+        // Estimate if all waiting prompts join the next iteration. A request is more likely to arrive in a long
+        // iteration.
         let iteration =
             numbers.iteration / free + (1.0 - numbers.idle) * 2.0 * groups.in_progress / (free * (1.0 + groups.load));
         let found = iteration * (0.5 + groups.load) + numbers.idle * groups.in_progress;
         let together = (1.0 - numbers.full) * found + numbers.full * groups.in_progress / free;
         let wait = if filled < 1.0 { together.max(one_by_one) } else { one_by_one };
-        // A prompt follows with the probability that the replica has one. It fills the iterations that decode.
+        // The longest mean time per iteration. With probability `busy` the replica has a prompt, and the prompt adds
+        // its part of each iteration that it fills.
         let longest = decode + busy * costs.mean(|r| r.prompt) / filled;
         (wait + for_place / free, beside * costs.mean(|r| r.prompt_iterations), longest)
     } else {

@@ -59,11 +59,11 @@ pub struct MergedChunks {
 /// The nodes of one height of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TreeLevel {
-    /// Nodes.
+    /// Number of nodes.
     pub(crate) nodes: u64,
-    /// Tokens of each while its layers run.
+    /// Number of tokens of each node while its layers run.
     pub(crate) tokens: u64,
-    /// Tokens that each keeps afterwards.
+    /// Number of tokens that each node keeps afterwards.
     pub(crate) kept: u64,
     /// Number of layers that the nodes pass.
     pub(crate) layers: u64,
@@ -138,7 +138,7 @@ impl MergedChunks {
 /// 3.1). The search for texts is not priced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoredMemories {
-    /// Texts in the bank.
+    /// Number of texts in the bank.
     pub texts: f64,
     /// Tokens of the memories that a sequence attends to, as a mean over layers.
     pub held_tokens: f64,

@@ -73,7 +73,8 @@ fn bytes_of_a_shared_cache() {
     assert_eq!(eighth.cache_of_sequence(131_072), Bytes(8784 * (131_072 + 8 * 8)));
     // The gathered queries and the outputs of vLLM's 1,024 sequences.
     assert_eq!(eighth.working, whole.working + Bytes(1024 * 128 * (576 + 512) * 2));
-    // Llama 3 70B: 80 layers; on 16 devices a key head of the 8 on each, or half of its tokens.
+    // Llama 3 70B has 80 layers and 8 key heads. Each of 16 devices holds one key head, or half of its tokens if two
+    // devices share them.
     assert_eq!(memory("llama3-70b", plan(16, 1)).cache.per_token, Bytes(80 * 256 * 2));
     assert_eq!(memory("llama3-70b", plan(16, 2)).cache.per_token, Bytes(80 * 256 * 2 / 2));
 }
@@ -104,7 +105,7 @@ fn bytes_of_the_exchange() {
     let rows = 64 * 8;
     let joined = [(AllGather, rows * 128 * 2), (AllGather, rows * 2 * 4), (ReduceScatter, rows * 128 * 2)];
     assert_eq!(exchanges(&llama, &plan(16, 2), &attention(1, 4, 1000, 128), true), joined);
-    // A chunk has its heads apart, and exchanges as much for each of its tokens.
+    // The devices' query heads stay separate heads for a chunk of a prompt. The exchange per token is the same.
     let chunk = FusedAttention { batch: 1, ..attention(4, 64, 1000, 128) };
     assert_eq!(exchanges(&llama, &plan(16, 2), &chunk, false), joined);
 }
@@ -149,7 +150,7 @@ fn degrees_that_no_engine_runs_are_refused() {
         let why = fault(name, plan(8, 2));
         assert!(why.contains(what) && why.ends_with("; give 1"), "{why}");
     }
-    // An engine that runs it for latent attention alone, and one of which it is not known.
+    // TensorRT-LLM shares out tokens only under latent attention. SGLang is not known to do it.
     let chip = Accelerator::built_in("b200").unwrap();
     let fabric = Fabric::built_in_for_chip("nvlink5_domain", "b200").unwrap();
     let times = |name: &str, engine: &str, plan| {
@@ -201,7 +202,7 @@ fn plans_have_every_degree_that_divides_the_copies_and_no_other() {
     };
     assert_eq!([1, 2, 4, 8].map(degrees), [vec![1], vec![1, 2], vec![1, 2, 4], vec![1, 2, 4, 8]]);
     assert!(enumerate_plans(&question, &engine("sglang")).iter().all(|plan| plan.context == 1));
-    // A given degree leaves the plans that allow it, or one that says why none does.
+    // A given degree leaves the plans that allow it. If none does, it leaves plans whose refusals state the reason.
     let given = |context: u32| {
         let given = GivenDegrees { context: Some(context), ..question.given };
         enumerate_plans(&ServingQuestion { given, ..question.clone() }, &engine("vllm"))
@@ -228,7 +229,7 @@ fn a_free_degree_serves_as_much_as_the_best_given_one_and_no_more_than_the_bound
     let helps = |chip: usize, (model, lengths, level, engine_name): (&Model, (u64, u64), ServiceLevel, &str)| {
         let (engine, name) = (engine(engine_name), ["h100_80gb_sxm", "b200", "h200", "b200"][chip]);
         let document = ChipDocument::of_built_in_chip(name).unwrap();
-        // The last one has no losses.
+        // The last chip has no measured losses.
         let mut full = if chip == 3 { document.strip_measured(true) } else { document }.build_accelerator().unwrap();
         full.hbm.capacity = Bytes((full.hbm.capacity.as_f64() * [1.0, 0.5, 1.0, 1.0][chip]) as u64);
         let fabric = if name == "b200" { "nvlink5_node" } else { "nvlink4_node" };

@@ -18,7 +18,7 @@ fn engine(name: &str) -> ServingEngine {
     ServingEngine::load_from(name, &Files::default()).unwrap()
 }
 
-/// A chip whose bandwidth, capacity and clock are those of a built-in one times factors.
+/// Returns a built-in chip with its memory's bandwidth and capacity multiplied by factors.
 fn chip_like(name: &str, bandwidth: f64, capacity: f64) -> Accelerator {
     let mut chip = Accelerator::built_in(name).unwrap();
     chip.hbm.read_bandwidth = chip.hbm.read_bandwidth * bandwidth;
@@ -95,8 +95,8 @@ fn more_of_anything_never_serves_fewer_tokens() {
         }
         let faster = chip_like(name, bandwidth * 1.3, capacity);
         let mut told = vec![(tokens_per_second(&base, &faster, &fabric, &engine), "with more bandwidth")];
-        // An engine fills the memory that it has. Then fewer requests wait and more decode, each a trifle slower: under
-        // a limit on the time per output token 0.1 % may be lost, without it nothing.
+        // With more memory, fewer requests wait and more sequences decode at once, each slightly slower. Under a limit
+        // on the time per output token, this may cost up to 0.1 %. Without that limit, nothing is lost.
         let larger = chip_like(name, bandwidth, capacity * 1.5);
         told.push((tokens_per_second(&base, &larger, &fabric, &engine) * 1.001, "with more memory"));
         let first_only = ServiceLevel { time_per_output_token: None, ..level };
@@ -234,7 +234,7 @@ fn few_tokens_read_few_experts() {
         });
         grouped.max().unwrap_or(1)
     };
-    // Four of 128 a token: one token reaches 4, b reach 128 (1 - (124 / 128)^b) on average.
+    // A token chooses 4 of 128 experts: one token reaches 4, and b tokens reach 128 (1 - (124 / 128)^b) on average.
     assert_eq!(experts(1), 4);
     for sequences in [2u64, 8, 32, 100] {
         let mean = 128.0 * (1.0 - (124.0f64 / 128.0).powi(sequences as i32));
@@ -243,9 +243,8 @@ fn few_tokens_read_few_experts() {
     assert_eq!(experts(4096), 128);
 }
 
-/// Pools apart have no decoding beside prompts, and a whole number of replicas each. With the same chips and a level on
-/// the time between tokens that prompts inside iterations break, they serve where one pool does not. Without any level,
-/// they never serve more than twice as much: one of the pools alone is no faster than its share of the work.
+/// Without a service level, separate pools on the same chips serve less than 1.25 times what one pool serves. With
+/// separate pools, neither fewer devices nor a stricter level ever serves more.
 #[test]
 fn pools_apart_keep_to_what_their_shares_of_the_work_allow() {
     let model = Model::load("llama3-8b").unwrap();
@@ -271,8 +270,8 @@ fn pools_apart_keep_to_what_their_shares_of_the_work_allow() {
     }
 }
 
-/// A looser service level never serves less where the limit of power binds, though power may jump where more
-/// sequences take another tile. Clocks are whole MHz, so rates are exact to a thousandth.
+/// A looser service level never serves less under a power limit, although power may jump where more sequences take
+/// another tile. Clocks are whole MHz, so rates are exact only to a thousandth.
 #[test]
 fn a_looser_level_under_a_limit_of_power_never_serves_less() {
     let model = Model::load("llama3.1-8b").unwrap();
@@ -300,8 +299,8 @@ fn a_looser_level_under_a_limit_of_power_never_serves_less() {
     assert!(held > 30, "{held} at a lower clock");
 }
 
-/// A device takes at most its limit in the mean, and a higher limit never serves less: the chip runs at the clock at
-/// which it serves most within it. The published limit of a chip whose rates were measured holds too, and lowers none.
+/// The mean power of a device is at most its limit, and a higher limit never serves less. The chip runs at the clock at
+/// which it serves most within the limit. Rates that were measured under a published limit are not lowered by it.
 #[test]
 fn a_higher_limit_on_power_never_serves_less() {
     let model = Model::load("llama3-8b").unwrap();
@@ -340,7 +339,7 @@ fn a_higher_limit_on_power_never_serves_less() {
     assert!(lowered > 10 && refused > 0, "{lowered} lowered, {refused} refused");
 }
 
-/// An engine with several numbers of most tokens serves as much as the best of them.
+/// An engine with several values of `most_tokens` serves as much as with the best of them alone.
 #[test]
 fn a_plan_takes_the_setting_that_serves_most() {
     let model = Model::load("llama3.2-1b").unwrap();
@@ -380,7 +379,7 @@ fn the_published_limit_lowers_no_measured_rates() {
     };
     let measured = pool(&chip);
     assert!(measured.clock == measured.full_clock && measured.power <= Watts(750.0 * (1.0 + 1e-9)), "{measured:?}");
-    // Without a limit the model's energies take more.
+    // Without the published limit, the model's energies give more than 750 W.
     chip.published.tdp = None;
     assert!(pool(&chip).power > Watts(750.0));
     chip.published.tdp = Some(Watts(750.0));

@@ -92,16 +92,17 @@ const MODELS: [&str; 4] = ["llama3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepsee
 fn passes_until_an_answer_is_whole() {
     let passes =
         |drafted, accepted, tokens| Speculation::new(drafted, accepted, Drafter::Lookup).unwrap().passes_for(tokens);
-    // No draft accepted: a pass per token. All accepted: the whole gains that cover the answer.
+    // With no accepted draft, every token takes a pass. With three of three accepted, a pass yields four tokens.
     for tokens in [1u64, 2, 7, 255, 5000] {
         assert!((passes(3, 0.0, tokens) - tokens as f64).abs() < 1e-9);
         assert!((passes(3, 3.0, tokens) - tokens.div_ceil(4) as f64).abs() < 1e-6, "{tokens}");
     }
-    // One draft, accepted half of the time: one token takes a pass; two take one or two; three one and a half more.
+    // One draft, accepted half of the time. One token takes one pass, and two take one or two. Three take one pass and
+    // then 1.5 passes for two missing tokens, or 1 pass for one.
     assert!((passes(1, 0.5, 1) - 1.0).abs() < 1e-9);
     assert!((passes(1, 0.5, 2) - 1.5).abs() < 1e-9);
     assert!((passes(1, 0.5, 3) - (1.0 + 0.5 * 1.5 + 0.5 * 1.0)).abs() < 1e-9);
-    // A long answer takes the mean, and every accepted draft saves passes.
+    // A long answer gains the mean number of tokens per pass. More accepted drafts never take more passes.
     assert!((passes(4, 2.0, 100_000) * 3.0 / 100_000.0 - 1.0).abs() < 1e-4);
     let mut last = f64::INFINITY;
     for tenths in 0..=40 {
@@ -157,7 +158,7 @@ fn drafts_that_fail_never_serve_more_and_each_accepted_one_serves_no_less() {
     }
 }
 
-/// A draft costs its passes: as many as drafted, of a model whose weights and cache lie beside the large one's.
+/// Each draft costs a pass of the drafting model, whose weights and cache lie beside those of the large model.
 #[test]
 fn a_drafting_model_costs_its_passes_and_its_memory() {
     let (large, small) = (Model::load("llama3.1-70b").unwrap(), Model::load("llama3-8b").unwrap());
@@ -233,7 +234,7 @@ fn a_prompt_with_hits_computes_the_rest_on_the_whole_context() {
     assert!(few.unwrap_err().to_string().contains("prefix_tokens = 100: must be at least the 3072 tokens"));
 }
 
-/// A chip with this link to the host, in GB/s and GiB.
+/// Returns an H100 whose link to the host has `rate` GB/s and whose host memory has `gib` GiB.
 fn chip_with_host(rate: f64, gib: f64) -> Side {
     let mut side = Side::h100();
     let host = side.chip.host.as_mut().unwrap();
@@ -263,7 +264,8 @@ fn a_cache_off_the_device_is_never_faster_at_an_equal_batch_and_its_link_never_t
                 }
             }
         }
-        // 32 sequences of 8000 tokens over 1 GB/s: all of the way shows but the work of the other layers.
+        // 32 sequences of 8000 tokens over 1 GB/s: the transfer sets the time of the pass. The rest of the pass adds at
+        // most a tenth of the transfer and 0.1 s.
         let far = chip_with_host(1.0, 256.0);
         let mut own = far.times(&model, away(CacheStore::Host, 1.0));
         let memory = own.memory(&RequestLengths::uniform(1000, 100).unwrap()).unwrap();
@@ -309,7 +311,7 @@ fn stores_that_a_chip_has_not_are_refused() {
     side.chip.host = None;
     let text = refusal(&side, CacheStore::Host);
     assert!(text.contains("cache_place = host") && text.contains("no host"), "{text}");
-    // Storage behind the link is no faster than the link, and holds what it holds.
+    // Storage behind the host link is no faster than the link, and its own capacity limits the sequences.
     let mut side = chip_with_host(10.0, 256.0);
     let rate = BytesPerSecond(25e9);
     side.chip.storage = Some(Storage { read_bandwidth: rate, write_bandwidth: rate, capacity: Bytes(1 << 30) });
@@ -357,7 +359,8 @@ fn a_merged_prompt_takes_less_memory_and_less_time_where_it_is_long() {
         for input in [1000, 4096, 16_384, 65_536] {
             let own = technique("homer", &model, input).technique.unwrap();
             let figures = TechniqueFigures::of_prompt(side.hardware(), &model, plan, (own, input)).unwrap();
-            // Attention to chunks alone, and fewer tokens in the upper layers.
+            // Tokens attend only within chunks, and fewer tokens pass the upper layers. So a long prompt needs less
+            // memory and less time.
             assert!(figures.peak <= figures.plain_peak, "{input}");
             if input >= 16_384 {
                 assert!(figures.prompt < figures.plain_prompt, "{input} on {}: {figures:?}", side.chip.name);
@@ -421,12 +424,12 @@ fn short_prompts_share_the_weights_and_more_held_tokens_never_serve_less_in_pool
         let best = answer.deployments.first().unwrap();
         assert!(best.tokens_per_second >= last * (1.0 - 1e-9), "{hit}: {} after {last}", best.tokens_per_second);
         last = best.tokens_per_second;
-        // No pool takes more than its chip may.
+        // No pool draws more power than its chip's limit.
         let prefill = best.prefill.as_ref().unwrap();
         assert!(prefill.power.0 <= 700.0 && best.decode.power.0 <= 700.0, "{hit}: {prefill:?}");
     }
-    // A prompt of one token takes the energy of a decoded token of a full iteration, not that of a reading of the
-    // weights: answers of 16 tokens cost nearly as much a token as those of 64.
+    // A prompt of one token takes the energy of a decoded token in a full iteration, not the energy of reading all
+    // weights. So an answer of 16 tokens takes nearly the same energy per token as one of 64.
     let joules = |output: u64| {
         let asked = ServingQuestion { devices: 8, ..question(&model, (1, output), ServingMethod::default()) };
         let best = together(&asked, side.hardware()).deployments.into_iter().next().unwrap();
@@ -444,6 +447,7 @@ fn a_link_that_is_never_idle_sets_the_iteration() {
     let memory = own.memory(&RequestLengths::uniform(1000, 100).unwrap()).unwrap();
     let way = (memory.cache.per_token * 8 * 4000).as_f64() / 1e9;
     let pass = own.decode(8, 4000).unwrap();
-    // Only the first layer's part waits for nothing beside it: the rest hides the work, or the work it.
+    // Only the read of the first layer's part has no work beside it. The later reads take longer than the work and hide
+    // it.
     assert!((pass.total().0 / way - 1.0).abs() < 0.01, "{way} s, {:?}", pass.total());
 }

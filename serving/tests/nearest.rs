@@ -32,7 +32,7 @@ fn a_memory_that_is_too_small_is_named_with_its_need() {
     let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
     let model = Model::load("llama3-70b").unwrap();
     let one = nearest_memory(&question(&model, 1, ServiceLevel::default()), hardware).unwrap();
-    // 70.55 billion weights in bf16, and the work and a request beside them; vLLM takes nine tenths of 80 GiB.
+    // 70.55 billion weights in bf16, with working memory and one request. vLLM takes nine tenths of 80 GiB.
     assert!(one.need.gib() > 131.4 && one.need.gib() < 140.0, "{one:?}");
     assert!((one.usable.gib() - 72.0).abs() < 0.1 && one.factor() > 1.8, "{one:?}");
     let two = nearest_memory(&question(&model, 2, ServiceLevel::default()), hardware).unwrap();
@@ -60,7 +60,7 @@ fn the_nearest_refusal_of_several_chips_misses_by_the_least_factor() {
     let all = answers.iter().flat_map(|answer| &answer.refused);
     let misses: Vec<f64> = all.map(|refusal| miss_of_refusal(refusal, &level)).collect();
     assert!(misses.len() > 6 && misses.iter().all(|miss| *miss >= nearest && *miss > 1.0), "{misses:?}");
-    // The first chip's nearest is farther: the order of the chips does not decide.
+    // The nearest refusal of the first chip misses by a larger factor: the order of the chips does not decide.
     let first = miss_of_refusal(nearest_refusal(&answers[..1], &level).unwrap(), &level);
     assert!(first > nearest, "{first} {nearest}");
 }

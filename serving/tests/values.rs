@@ -42,7 +42,7 @@ fn a_matrix_that_embedding_and_head_share_is_held_once_on_a_stage() {
     };
     // 1,235,814,400 parameters, as transformers counts them, in bf16.
     assert_eq!(of(1).weights, Bytes(2 * 1_235_814_400));
-    // Two stages hold it twice: half the layers, and the larger end.
+    // Two stages hold the tied embedding twice. The fullest stage has half the layers and the larger end.
     let layers = of(1).weights_of_layers;
     assert!(of(2).weights.0 >= layers.0 / 2 + 128_256 * 2048 * 2, "{:?}", of(2).weights);
 }
@@ -52,7 +52,7 @@ fn caches_of_six_kinds_of_attention() {
     let built_in = |name: &str| Model::load(name).unwrap();
     // Many heads: Llama 2 7B, 32 layers of 32 keys and values of 128.
     assert_eq!(cache(&built_in("llama2-7b"), 1), per_token(32 * 32 * (128 + 128) * 2));
-    // Grouped queries: Llama 3 70B, 80 layers of 8; on 8 devices one each, on 16 as much.
+    // Grouped queries: Llama 3 70B, 80 layers of 8 key heads. Each of 8 devices holds one head, and so does each of 16.
     assert_eq!(cache(&built_in("llama3-70b"), 1), per_token(327_680));
     assert_eq!(cache(&built_in("llama3-70b"), 8), per_token(40_960));
     assert_eq!(cache(&built_in("llama3-70b"), 16), per_token(40_960));

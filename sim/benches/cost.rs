@@ -13,8 +13,8 @@ use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Distinct shapes from a linear congruential sequence (Knuth's MMIX constants): dimensions from 1 to 16384, batch 1 to
-/// 64.
+/// Returns distinct shapes from a linear congruential sequence (Knuth's MMIX constants): dimensions from 1 to 16384,
+/// batch 1 to 64.
 fn shapes(count: usize) -> Vec<Kernel> {
     let mut state = 42_u64;
     let mut next = |below: u64| {
@@ -29,7 +29,8 @@ fn shapes(count: usize) -> Vec<Kernel> {
         .collect()
 }
 
-/// Many small cores: 108 of four 16x16 output-stationary arrays and 64 lanes, 192 KiB each, 40 MiB shared, 2 TB/s.
+/// Returns a chip of many small cores: 108 of four 16x16 output-stationary arrays and 64 lanes, 192 KiB each, 40 MiB
+/// shared, 2 TB/s.
 fn gpu_like() -> Accelerator {
     let base = phaze::design_accelerator(&PhazeConfig::tpu_v4_like());
     let level = |name: &str, scope, capacity, bandwidth| MemoryLevel {
@@ -67,7 +68,8 @@ fn gpu_like() -> Accelerator {
     }
 }
 
-/// CPU time of this thread in seconds: the first figure of its scheduler statistics, in nanoseconds.
+/// Returns the CPU time of this thread in seconds. The first figure of its scheduler statistics gives it in
+/// nanoseconds.
 fn on_core() -> Option<f64> {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(statistics.split_whitespace().next()?.parse::<f64>().ok()? * 1e-9)

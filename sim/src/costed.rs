@@ -63,14 +63,14 @@ impl Device {
         schedule_cores(self.chip())
     }
 
-    /// A kernel as an operator of the schedule.
+    /// Returns a kernel as an operator of the schedule.
     #[must_use]
     pub fn operator(&self, kernel: &Kernel, costs: &CostsBySpan) -> Operator {
         schedule_operator(self.chip(), kernel, costs)
     }
 }
 
-/// The cores of a chip's schedule.
+/// Returns the cores of a chip's schedule.
 #[must_use]
 pub fn schedule_cores(chip: &Accelerator) -> Cores {
     Cores {
@@ -95,7 +95,7 @@ pub fn schedule_operator(chip: &Accelerator, kernel: &Kernel, costs: &CostsBySpa
     }
 }
 
-/// The resources that a kernel occupies in a chip's schedule.
+/// Returns the resources that a kernel occupies in a chip's schedule.
 #[must_use]
 pub fn operator_kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
     match kernel {
@@ -123,7 +123,7 @@ pub fn to_ticks(time: Seconds) -> u64 {
     if time.0 > 0.0 { ((time.0 * TICKS_PER_SECOND).round() as u64).max(1) } else { 0 }
 }
 
-/// Ticks in seconds.
+/// Converts ticks to seconds.
 #[must_use]
 pub fn from_ticks(ticks: u64) -> Seconds {
     Seconds(ticks as f64 / TICKS_PER_SECOND)
@@ -191,7 +191,7 @@ impl ScheduledGraph {
         from_ticks(self.schedule.makespan)
     }
 
-    /// Energy of all kernels, without static power.
+    /// Returns the energy of all kernels, without static power.
     #[must_use]
     pub fn energy(&self) -> Joules {
         self.costs.iter().map(|c| c.energy).sum()

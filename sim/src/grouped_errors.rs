@@ -42,7 +42,7 @@ impl MeasurementGroups {
         &self.of
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.names.len()
     }
@@ -56,7 +56,7 @@ impl MeasurementGroups {
         sums.iter().zip(&self.counts).map(|(sum, count)| sum / *count as f64).collect()
     }
 
-    /// Each group's count, and its mean errors before and after the fit.
+    /// Returns each group's count, and its mean errors before and after the fit.
     pub fn report_groups(&self, before: &[f64], after: &[f64]) -> Vec<GroupError> {
         let groups = self.names.iter().zip(&self.counts).zip(before.iter().zip(after));
         groups

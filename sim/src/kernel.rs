@@ -54,7 +54,7 @@ impl DataType {
         }
     }
 
-    /// Whole bytes of a single number: 4-bit numbers are rounded up, and block scales are left out.
+    /// Returns the whole bytes of a single number: 4-bit numbers are rounded up, and block scales are left out.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -64,7 +64,8 @@ impl DataType {
         }
     }
 
-    /// Bytes of `numbers` numbers in a tensor, with the scales of their blocks. Parts of a byte are rounded down.
+    /// Returns the bytes of `numbers` numbers in a tensor, with the scales of their blocks. Parts of a byte are rounded
+    /// down.
     #[must_use]
     pub fn packed_bytes_of(self, numbers: u64) -> Bytes {
         match self {
@@ -75,7 +76,7 @@ impl DataType {
         }
     }
 
-    /// Bytes of one number in a tensor, with its part of a block's scale.
+    /// Returns the bytes of one number in a tensor, with its part of a block's scale.
     #[must_use]
     pub fn packed_bytes_per_number(self) -> f64 {
         match self {
@@ -111,7 +112,7 @@ pub struct Contraction {
 }
 
 impl Contraction {
-    /// Floating-point operations; a multiply-accumulate counts as two.
+    /// Returns the number of floating-point operations; a multiply-accumulate counts as two.
     #[must_use]
     pub fn flops(&self) -> Flops {
         let macs = [self.m, self.n, self.k]
@@ -120,14 +121,14 @@ impl Contraction {
         Flops(macs.saturating_mul(2))
     }
 
-    /// Bytes that must cross the outermost memory at least once: both operands in, the result out.
+    /// Returns the bytes that must cross the outermost memory at least once: both operands in, the result out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let operands = Bytes(self.batch) * self.m * self.k + Bytes(self.batch) * self.k * self.n;
         self.operand.packed_bytes_of(operands.0) + Bytes(self.result.bytes()) * self.result_count()
     }
 
-    /// Numbers of the result.
+    /// Returns the number of elements of the result.
     fn result_count(&self) -> u64 {
         self.batch.saturating_mul(self.m).saturating_mul(self.n)
     }
@@ -293,8 +294,8 @@ impl FusedAttention {
         if self.values_are_keys { 1 } else { 2 }
     }
 
-    /// Floating-point operations: two products per score forward; five backward (scores again, dV, dP, dQ, dK).
-    /// [`Self::score_count`] counts the scores.
+    /// Returns the number of floating-point operations: two products per score forward; five backward (scores again,
+    /// dV, dP, dQ, dK). [`Self::score_count`] counts the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
         let scores = self.score_count();
@@ -334,8 +335,8 @@ impl FusedAttention {
         }
     }
 
-    /// Compulsory bytes. Forward: Q, K, V in, O and the fp32 log-sum-exp out. Backward: Q, K, V, O, dO and the
-    /// log-sum-exp in, dQ, dK, dV out.
+    /// Returns the compulsory bytes. Forward: Q, K, V in, O and the fp32 log-sum-exp out. Backward: Q, K, V, O, dO and
+    /// the log-sum-exp in, dQ, dK, dV out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let numbers = |heads: u64, tokens: u64| Bytes(self.batch) * heads * tokens * self.head_dim;
@@ -366,15 +367,15 @@ fn write_all() -> u64 {
     1
 }
 
-/// For serde: the field is omitted if all results are written.
+/// True if all results are written. Serde then omits the field.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn writes_all(summed: &u64) -> bool {
     *summed == 1
 }
 
 impl Epilogue {
-    /// Bytes that must cross the outermost memory at least once: both operands in, the sums or results out, and the
-    /// function's own bytes.
+    /// Returns the bytes that must cross the outermost memory at least once: both operands in, the sums or results out,
+    /// and the function's own bytes.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let results = Bytes(self.contraction.result.bytes()) * self.contraction.result_count();
@@ -492,8 +493,8 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Floating-point operations of the matrix products; zero for a kernel without products. Attention's backward pass
-    /// includes the recomputed scores.
+    /// Returns the number of floating-point operations of the matrix products; zero for a kernel without products.
+    /// Attention's backward pass includes the recomputed scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
         match self {
@@ -504,8 +505,8 @@ impl Kernel {
         }
     }
 
-    /// Bytes that must cross the device's outermost memory at least once. For a collective or a transfer, the bytes of
-    /// its buffer.
+    /// Returns the bytes that must cross the device's outermost memory at least once. For a collective or a transfer,
+    /// the bytes of its buffer.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         match self {

@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 /// Bytes per second of a memory, a link or a network's port. A megabyte per second is below the slowest Ethernet (10
-/// Mbit/s). 1e18 is a million times an HBM4 stack's bandwidth (about 2 TB/s), and stands for "never limits" where
-/// another simulator's file has such a memory.
+/// Mbit/s). 1e18 is a million times an HBM4 stack's bandwidth (about 2 TB/s), and stands for a memory that never limits
+/// in another simulator's file.
 pub const RATE: RangeInclusive<f64> = 1e6..=1e18;
 
 /// Bytes per cycle of a memory's port: the ends of [`RATE`] at the ends of [`CLOCK`].

@@ -15,11 +15,11 @@ use ndarray::{Array1, Array2};
 const ERROR_SCALE: f64 = 0.05;
 /// Drop of the log-likelihood at the ends of a 90 % range: half the chi-square of one degree of freedom.
 const RANGE_DROP: f64 = 1.353;
-/// Rows by which a range of few rows counts less. The drop grows by n / (n - 1.6). From five rows on, this is within
-/// 5 % of the drop for Student's distribution, n/2 ln(1 + t^2 / (n - 1)).
+/// Correction of the drop for few rows: with n rows it is multiplied by n / (n - 1.6). From five rows on, this is
+/// within 5 % of the drop for Student's distribution, n/2 ln(1 + t^2 / (n - 1)).
 const LOST_ROWS: f64 = 1.6;
-/// Factor on the drop if errors are normal and not Laplace. The mean absolute error then fits a value with pi / 2 times
-/// the variance of the mean (Huber, Robust Statistics, 1981).
+/// Factor on the drop if errors are normal and not Laplace. A value fitted to normal errors by the mean absolute error
+/// has pi / 2 times the variance of their mean (Huber, Robust Statistics, 1981).
 const NORMAL_ERRORS: f64 = std::f64::consts::FRAC_PI_2;
 /// Step of a coordinate (a logarithm) for numerical slopes. A smaller step changes no time by more than the model's
 /// errors.
@@ -112,9 +112,9 @@ impl ScalarFit<'_> {
         self.search_point(&vec![true; self.beliefs.len()], errors)
     }
 
-    /// Returns the most probable point, and the 90 % range of every coordinate. Within the range, the other coordinates
-    /// move along and share the rows' errors, as far as their priors let them. A coordinate that the rows do not
-    /// determine keeps its prior's mean, and the others are then fitted again.
+    /// Returns the most probable point, and the 90 % range of every coordinate. As a coordinate moves through its
+    /// range, the others move within their priors to fit the rows best. A coordinate that the rows do not determine
+    /// keeps its prior's mean, and the others are then fitted again.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut LogErrors<'_>) -> (Vec<f64>, Vec<ScalarRange>) {
         let mut point = self.fit_point(errors);
@@ -145,7 +145,8 @@ impl ScalarFit<'_> {
     }
 
     /// Returns the most probable point near `point` with a coordinate at its prior's mean. The other coordinates may
-    /// explain the rows as well: of two limits, only the lower one has a slope.
+    /// explain the rows equally well. Slopes do not show this if, for example, only the larger of two scalars has an
+    /// effect.
     fn point_without_move(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> Vec<f64> {
         let mut unmoved = point.to_vec();
         unmoved[i] = self.beliefs[i].centre;
@@ -153,8 +154,8 @@ impl ScalarFit<'_> {
         self.settle_point(unmoved, &others, errors)
     }
 
-    /// Returns, for every coordinate, the direction in which the others best make up for its movement: by one of the
-    /// coordinate itself. It is the coordinate's column of the covariance that rows and priors give, scaled.
+    /// Returns, for every coordinate, the direction in which the others best make up for its movement, per unit of that
+    /// movement. The direction is the coordinate's column of the covariance from rows and priors, scaled.
     fn shared_directions(&self, point: &[f64], errors: &mut LogErrors<'_>) -> Vec<Vec<f64>> {
         let all: Vec<usize> = (0..point.len()).collect();
         let rows = errors(point);
@@ -323,12 +324,12 @@ impl ScalarFit<'_> {
         coordinate.max(self.beliefs[i].least).min(self.beliefs[i].most)
     }
 
-    /// The negative log-posterior of a point, without the constant.
+    /// Returns the negative log-posterior of a point, without the constant.
     fn negative_log_posterior(&self, point: &[f64], errors: &mut LogErrors<'_>) -> f64 {
         negative_log_likelihood(&errors(point)) + self.negative_log_prior(point)
     }
 
-    /// The negative log-prior of a point, without the constant.
+    /// Returns the negative log-prior of a point, without the constant.
     fn negative_log_prior(&self, point: &[f64]) -> f64 {
         point.iter().zip(self.beliefs).map(|(u, b)| ((u - b.centre) / b.spread).powi(2) / 2.0).sum()
     }
@@ -344,8 +345,8 @@ impl ScalarFit<'_> {
         negative_log_likelihood(&errors(point)) + self.negative_log_prior(point) - own * own / 2.0
     }
 
-    /// Returns the range in which a coordinate can move, and the others along the direction with it, before the
-    /// probability of the rows and of the other coordinates falls by `drop` in its logarithm.
+    /// Returns the range in which a coordinate can move, together with the others along `direction`, before the
+    /// log-probability of the rows and of the other coordinates falls by `drop`.
     fn range_along(
         &self,
         point: &[f64],
@@ -412,8 +413,8 @@ fn invert_matrix(mut matrix: Array2<f64>) -> Array2<f64> {
     matrix
 }
 
-/// The negative log-likelihood of the errors, without the constant, at their most probable scale that is at least
-/// [`ERROR_SCALE`].
+/// Returns the negative log-likelihood of the errors, without the constant, at their most probable scale that is at
+/// least [`ERROR_SCALE`].
 fn negative_log_likelihood(errors: &[f64]) -> f64 {
     let (scatter, rows) = (laplace_scale(errors), errors.len() as f64);
     rows * (mean_of(errors) / scatter + (scatter / ERROR_SCALE).ln())
@@ -500,7 +501,8 @@ mod tests {
         assert!((0.85..0.97).contains(&held) && held_alone < 0.6, "{held} {held_alone}");
     }
 
-    /// Rows that the slower of two limits sets. The fit blames one of them; the other one explains the rows as well.
+    /// All rows depend on the larger of two coordinates alone. The fit moves one of them, although the other one
+    /// explains the rows as well. So its range must reach back to the prior's mean.
     #[test]
     fn a_range_reaches_back_where_another_coordinate_explains_the_rows() {
         let beliefs = [ScalarPrior { spread: 0.25, ..belief(0.0) }, ScalarPrior { spread: 0.3, ..belief(-0.1) }];

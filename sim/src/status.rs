@@ -25,7 +25,7 @@ pub enum SolveStatus {
 }
 
 impl SolveStatus {
-    /// `Optimal` if the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
+    /// Returns `Optimal` if the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
     #[must_use]
     pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
         if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() {
@@ -47,7 +47,7 @@ impl SolveStatus {
 }
 
 impl SolveStatus {
-    /// The status as text; `between` formats two values with their unit.
+    /// Returns the status as text; `between` formats two values with their unit.
     #[must_use]
     pub fn describe_with(&self, between: impl Fn(f64, f64) -> String) -> String {
         match self {

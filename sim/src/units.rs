@@ -29,7 +29,7 @@ macro_rules! count {
                 self.0 as f64
             }
 
-            /// The difference, or zero if `other` is larger.
+            /// Returns the difference, or zero if `other` is larger.
             #[must_use]
             pub fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
@@ -81,13 +81,13 @@ macro_rules! measure {
             /// Zero.
             pub const ZERO: Self = Self(0.0);
 
-            /// The larger of two.
+            /// Returns the larger of two.
             #[must_use]
             pub fn max(self, other: Self) -> Self {
                 Self(self.0.max(other.0))
             }
 
-            /// The smaller of two.
+            /// Returns the smaller of two.
             #[must_use]
             pub fn min(self, other: Self) -> Self {
                 Self(self.0.min(other.0))
@@ -202,13 +202,13 @@ measure!(
 );
 
 impl Bytes {
-    /// From binary gigabytes (GiB, 2^30 bytes).
+    /// Converts from binary gigabytes (GiB, 2^30 bytes).
     #[must_use]
     pub fn from_gib(gib: f64) -> Self {
         Self((gib * 1_073_741_824.0).round() as u64)
     }
 
-    /// In binary gigabytes (GiB, 2^30 bytes).
+    /// Returns the size in binary gigabytes (GiB, 2^30 bytes).
     #[must_use]
     pub fn gib(self) -> f64 {
         self.as_f64() / 1_073_741_824.0
@@ -216,13 +216,13 @@ impl Bytes {
 }
 
 impl Seconds {
-    /// From microseconds.
+    /// Converts from microseconds.
     #[must_use]
     pub fn from_micros(us: f64) -> Self {
         Self(us * 1e-6)
     }
 
-    /// In microseconds.
+    /// Returns the time in microseconds.
     #[must_use]
     pub fn micros(self) -> f64 {
         self.0 * 1e6

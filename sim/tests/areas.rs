@@ -24,8 +24,8 @@ struct GraphicsDie {
     pcie_generation: u32,
 }
 
-/// Die areas and contents: NVIDIA's Turing, Ada and Blackwell RTX architecture white papers (from memory). Tensor cores:
-/// 512 multiply-accumulates per SM.
+/// Die areas and contents: NVIDIA's Turing, Ada and Blackwell RTX architecture white papers (from memory). Tensor
+/// cores: 512 multiply-accumulates per SM.
 const GRAPHICS: [GraphicsDie; 3] = [
     GraphicsDie {
         name: "AD103 (RTX 4080)",
@@ -107,7 +107,7 @@ fn error_percent(predicted: f64, published: f64) -> f64 {
     100.0 * (predicted / published - 1.0)
 }
 
-/// One row per die: chips that share a die count once.
+/// Returns one row per die: chips that share a die count once.
 fn dies() -> Vec<(String, f64, Accelerator)> {
     let mut found: Vec<(String, f64, Accelerator)> = Vec::new();
     for template in templates().unwrap() {
@@ -128,7 +128,7 @@ fn dies() -> Vec<(String, f64, Accelerator)> {
 /// AMD's dies here.
 const AMD: [&str; 2] = ["mi210", "mi300x"];
 
-/// The maker of a die: Google's have scalar units.
+/// Returns the maker of a die: Google's have scalar units.
 fn find_vendor((name, _, chip): &(String, f64, Accelerator)) -> &'static str {
     match &chip.area_model {
         AreaModel::UnitAreas(plan) if plan.scalar_units > 0 => "Google",
@@ -137,7 +137,7 @@ fn find_vendor((name, _, chip): &(String, f64, Accelerator)) -> &'static str {
     }
 }
 
-/// A fitted constant of areas, and where it was fitted.
+/// A fitted area constant: its name, and access to its value.
 struct FittedArea {
     name: &'static str,
     of: fn(&mut Constants) -> &mut f64,
@@ -148,14 +148,14 @@ const SEQUENCER: FittedArea = FittedArea { name: "sequencer", of: |all| &mut all
 const RAY_TRACING: FittedArea = FittedArea { name: "ray_tracing_core", of: |all| &mut all.area.ray_tracing_core };
 
 impl FittedArea {
-    /// The die's area in mm^2 with this value of the constant.
+    /// Returns the die's area in mm^2 with this value of the constant.
     fn predict(&self, chip: &Accelerator, value: f64) -> f64 {
         let mut chip = chip.clone();
         *(self.of)(Arc::make_mut(&mut chip.constants)) = value;
         chip_area(&chip).unwrap().total_area().0
     }
 
-    /// The value with the least squares of relative errors on these dies; the area is linear in it.
+    /// Returns the value with the least squares of relative errors on these dies; the area is linear in it.
     fn fit(&self, dies: &[&(String, f64, Accelerator)]) -> f64 {
         let (mut along, mut squares) = (0.0, 0.0);
         for (_, published, chip) in dies {
@@ -169,9 +169,10 @@ impl FittedArea {
     }
 }
 
-/// Every die predicted without the dies on which its fitted constants stand. Control lanes were fitted on an NVIDIA
-/// die: other vendors' GPUs are held out as they are, and NVIDIA's take the value of AMD's dies. Sequencers are only in
-/// TPUs and ray tracing is only in NVIDIA's graphics chips, so each of those dies is left out of its own kind.
+/// Returns the prediction of every die by constants that were not fitted to it: name, refitted constant, error in
+/// percent. Control lanes were fitted on an NVIDIA die, so AMD's dies need no new fit, and NVIDIA's take the value
+/// fitted to AMD's dies. Only TPUs have sequencers, and only NVIDIA's graphics chips have ray tracing. For such a die
+/// the constant is fitted to the other dies of its kind.
 fn held_out() -> Vec<(String, &'static str, f64)> {
     let dies = dies();
     let vendors = |vendor: &str| dies.iter().filter(|die| find_vendor(die) == vendor).collect::<Vec<_>>();
@@ -207,7 +208,7 @@ fn die_areas_are_met_by_constants_of_other_dies() {
     assert!(median <= 10.0 && worst.2.abs() <= 20.0, "median {median:.1} %, worst {worst:?}");
 }
 
-/// A chip without an area says why.
+/// The file of a chip without an area model gives the reason.
 #[test]
 fn every_built_in_chip_has_an_area_or_a_reason() {
     for template in templates().unwrap() {

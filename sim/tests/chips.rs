@@ -135,7 +135,7 @@ fn every_kernel_is_predicted_on_every_chip() {
     }
 }
 
-/// A predicted figure next to the published one: `826 / 831.5 (+0.7 %)`, or nothing to compare.
+/// Returns a predicted figure next to the published one: `826 / 831.5 (+0.7 %)`, or nothing to compare.
 fn beside(published: Option<f64>, predicted: Option<f64>, errors: &mut Vec<f64>) -> String {
     match (published, predicted) {
         (Some(published), Some(predicted)) => {
@@ -165,9 +165,10 @@ enum Power {
     Design,
 }
 
-/// Rates: S. Bekman, *Machine Learning Engineering Open Book*, maximum achievable matmul FLOPS (stas00/ml-engineering,
-/// compute/accelerator): the largest of many shapes, a mean of 100 runs. For MI210 the largest of the rows used here
-/// (LLMCompass). Gaudi 2 keeps 97 % there, because no limit lowers its clock.
+/// The rates are from S. Bekman, *Machine Learning Engineering Open Book*, maximum achievable matmul FLOPS
+/// (stas00/ml-engineering, compute/accelerator): means of 100 runs, for the fastest of many shapes. MI210's rate is the
+/// largest among the measured kernels used here (LLMCompass). Gaudi 2 reaches 97 % of its peak in that source, so no
+/// limit lowers its clock.
 const POWER: [(&str, Power); 21] = [
     ("a100_40gb_sxm", Power::Limit(271.2)),
     ("a100_80gb_pcie", Power::Limit(252.9)),
@@ -192,11 +193,11 @@ const POWER: [(&str, Power); 21] = [
     ("v100_32gb", Power::UnknownRate),
 ];
 
-/// The energy of a GPU's core and cycle was fitted to the first two, one die at two limits; the third is that die at
-/// one of these limits.
+/// The energy per core and cycle of GPUs was fitted to the first two chips: one die under two power limits. The third
+/// chip is the same die under one of these limits.
 const FITTED: [&str; 3] = ["a100_80gb_pcie", "a100_80gb_sxm", "a100_40gb_sxm"];
 
-/// The model's prediction of a published power, where the meaning of that power is known.
+/// Returns the model's prediction of a published power, where the meaning of that power is known.
 fn same_power(chip: &Accelerator) -> Option<f64> {
     let (_, power) = POWER.iter().find(|(name, _)| *name == chip.name)?;
     let watts = match power {
@@ -214,15 +215,15 @@ fn same_power(chip: &Accelerator) -> Option<f64> {
     Some(watts.0)
 }
 
-/// The predicted power of the same load, for a chip whose cores take `times` its energy per cycle.
+/// Returns the predicted power of the same load, for a chip whose cores take `times` its energy per cycle.
 fn same_power_at(name: &str, times: f64) -> f64 {
     let mut chip = Accelerator::built_in(name).unwrap();
     chip.energy.per_core_cycle = chip.energy.per_core_cycle * times;
     same_power(&chip).unwrap() / chip.published.tdp.unwrap().0
 }
 
-/// The factor on the energy of a core and cycle that meets these chips' limits with the least squares of relative
-/// errors.
+/// Returns the factor on the energy of a core and cycle that meets these chips' limits with the least squares of
+/// relative errors.
 fn fitted_core_cycle(names: &[&str]) -> f64 {
     let (mut along, mut squares) = (0.0, 0.0);
     for name in names {
@@ -243,7 +244,7 @@ const DIES: [&[&str]; 6] = [
     &["mi355x"],
 ];
 
-/// Errors in percent for the chips of some dies, with the factor fitted to all others.
+/// Returns the errors in percent for the chips of some dies, with the factor fitted to all others.
 fn left_out(dies: std::ops::Range<usize>) -> Vec<f64> {
     let others: Vec<&str> =
         (0..DIES.len()).filter(|die| !dies.contains(die)).flat_map(|die| DIES[die]).copied().collect();

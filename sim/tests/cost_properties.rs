@@ -1,5 +1,5 @@
-//! Laws of the cost model over random accelerators and kernels: finite answers, lower bounds, ports that are busy for
-//! their traffic, and monotony in hardware and effort.
+//! Laws of the cost model over random accelerators and kernels: finite answers, lower bounds, no port above its rate,
+//! and times that never rise with better hardware or more effort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -55,7 +55,7 @@ fn accumulation() -> impl Strategy<Value = Accumulation> {
     prop_oneof![Just(Accumulation::LocalBuffer), Just(Accumulation::DedicatedPorts), memory]
 }
 
-/// Bytes per cycle from 0.01 to 4,096.
+/// Draws bytes per cycle from 0.01 to 4,096.
 fn log_rate() -> impl Strategy<Value = f64> {
     (0.01_f64.ln()..4096.0_f64.ln()).prop_map(f64::exp)
 }
@@ -180,7 +180,7 @@ fn latency(accelerator: &Accelerator, kernel: &Kernel, span: Span) -> f64 {
     CostModel::new(accelerator.clone()).unwrap().cost_of_kernel(kernel, span).latency.0
 }
 
-/// The memory with this index; the device's memory is the last.
+/// Returns the memory with this index; the device's memory is the last.
 fn memory(accelerator: &mut Accelerator, index: usize) -> &mut MemoryLevel {
     let count = accelerator.on_chip.len() + 1;
     match index % count {
@@ -193,7 +193,7 @@ const SPANS: [Span; 2] = [Span::OneCore, Span::AllCores];
 /// Tolerance for sums of the same terms in another order.
 const ROUNDING: f64 = 1.0 + 1e-9;
 
-/// A kernel's attention; `None` for another kernel.
+/// Returns a kernel's attention; `None` for another kernel.
 fn attention_of(kernel: &Kernel) -> Option<FusedAttention> {
     if let Kernel::FusedAttention(attention) = kernel { Some(*attention) } else { None }
 }
@@ -350,7 +350,7 @@ proptest! {
         }
     }
 
-    /// Fused attention is left out: each of its tiles has a worker, and no core idles.
+    /// Fused attention is left out. Its model uses every core that has a tile, even if fewer cores would be faster.
     #[test]
     fn more_cores_are_never_slower(
         accelerator in accelerators(), kernel in kernels(),
@@ -396,7 +396,7 @@ proptest! {
             if unfitted && level.scope == MemoryScope::Core {
                 continue;
             }
-            // A core's memory serves a tensor core and a vector core; cores beyond the pairs have one too.
+            // A tensor core and a vector core share one core memory. Each core without a partner has its own.
             let instances = match level.scope {
                 MemoryScope::Core => f64::from(accelerator.tensor.cores.max(accelerator.vector.cores)),
                 MemoryScope::Chip => 1.0,
@@ -486,7 +486,8 @@ proptest! {
     }
 }
 
-/// A part of a sequence's keys in pieces of a part of its length, and the rest as one piece.
+/// Cuts a sequence's keys into pieces. The fraction `part` of the keys lies in pieces whose length is the fraction
+/// `length` of it; the rest is one piece.
 fn pieces_of(keys: u64, (part, length): (f64, f64)) -> Option<SequencePieces> {
     let held = (keys as f64 * part) as u64;
     let piece = (held as f64 * length) as u64;

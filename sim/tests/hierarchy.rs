@@ -11,7 +11,7 @@ use coplace_sim::units::Bytes;
 
 const SIDE: u64 = 8192;
 
-/// An ideal relative of TPU v4 with these fields.
+/// Returns an ideal relative of TPU v4 with these fields.
 fn relative_of_tpu_v4(fields: &[(&str, f64)]) -> Accelerator {
     let mut document = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
     for (key, value) in fields {
@@ -41,8 +41,8 @@ fn square() -> Kernel {
     Kernel::Contraction(Contraction { batch: 1, m: SIDE, n: SIDE, k: SIDE, operand, result })
 }
 
-/// Seconds at the write ports of two cores: 64 folds of K write all sums, the last as 2-byte results. Operands are
-/// written once per unit: 1024 x 1024 sums, the largest that 8 MiB hold.
+/// Returns the seconds at the write ports of two cores: 64 folds of K write all sums, the last as 2-byte results.
+/// Operands are written once per unit: 1024 x 1024 sums, the largest that 8 MiB hold.
 fn seconds_by_hand(bytes_per_cycle: f64) -> f64 {
     let results = (SIDE * SIDE) as f64;
     let operands = 8.0 * 2.0 * results * 2.0;
@@ -65,7 +65,8 @@ fn partial_sums_take_the_time_of_their_port() {
 
 #[test]
 fn few_lanes_feed_few_arrays() {
-    // Sixteen arrays put out 16 x 128 x 4 B a cycle; the port of 1024 lanes takes a quarter.
+    // Sixteen arrays put out 16 x 128 x 4 B a cycle. The write port of the local buffer takes 2,048 B, a quarter of
+    // that.
     let chip = relative_of_tpu_v4(
         &[
             &WINNER[..],
@@ -88,7 +89,7 @@ fn the_report_counts_sums_as_the_array_does() {
     let arrays = ArrayProblem { rows: 128, columns: 128, dataflow: chip.tensor.dataflow, m: SIDE, n: SIDE, k: SIDE };
     let sums = 4 * (arrays.run_stall_free().ofmap_writes - SIDE * SIDE);
     let results = 2 * SIDE * SIDE;
-    // VMEM also takes in the operands: what the shared levels give.
+    // VMEM also takes in the operands that the shared levels deliver.
     let filled = traffic.written[0] - (sums + results) as f64;
     assert!(filled >= (2 * 2 * SIDE * SIDE) as f64, "{filled} B of operands");
     assert_eq!(filled, traffic.read[1].max(traffic.read[2]));
@@ -142,7 +143,7 @@ fn a_scratchpad_slower_than_what_lies_behind_it_is_not_crossed() {
 
 #[test]
 fn a_fast_scratchpad_spares_the_devices_memory() {
-    // Eight MiB of VMEM hold too little of a square product for an eighth of the HBM.
+    // 8 MiB of VMEM hold so little of a square product that HBM with an eighth of its bandwidth is the bottleneck.
     let hbm = [("memory.hbm.read_gb_per_s", 345.0), ("memory.hbm.write_gb_per_s", 345.0)];
     let (with, without) = (
         with_vmem(16384.0, 8192.0, &hbm),
@@ -166,7 +167,7 @@ fn narrow_operands_double_the_work_between_two_partial_sums() {
     assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
 }
 
-/// Causal attention of 32 heads over 4,096 tokens.
+/// Returns causal attention of 32 heads over 4,096 tokens.
 fn attention(direction: Direction) -> Kernel {
     Kernel::FusedAttention(FusedAttention {
         direction,
@@ -184,14 +185,14 @@ fn attention(direction: Direction) -> Kernel {
     })
 }
 
-/// Bytes through the device's memory over the compulsory ones.
+/// Returns the bytes through the device's memory, as a multiple of the compulsory bytes.
 fn device_traffic(chip: &str, kernel: &Kernel) -> f64 {
     let chip = Accelerator::built_in(chip).unwrap();
     let last = chip.level_count() - 1;
     cost(&chip, kernel).traffic.bytes(last).as_f64() / kernel.compulsory_bytes().as_f64()
 }
 
-/// Tiles and routes of one speed differ fourfold in the traffic of TPU v4's HBM.
+/// On TPU v4, equally fast tiles and routes differ by up to a factor of four in their HBM traffic.
 #[test]
 fn of_equally_fast_tilings_the_one_of_least_energy_is_taken() {
     for direction in [Direction::Forward, Direction::Backward] {
@@ -243,7 +244,7 @@ fn a_kernel_is_bound_by_the_cores_memory_where_its_ports_set_the_time() {
     }
 }
 
-/// The port of accumulators that are faster than a slow local buffer, and slower than the arrays.
+/// The accumulators are faster than a slow local buffer and slower than the arrays, so their port sets the time.
 #[test]
 fn the_accumulators_port_counts_as_the_cores_memory() {
     let mut chip = Accelerator::built_in("tpu_v4").unwrap();

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 const ROWS: &str = include_str!("data/kernels.csv");
 
-/// The measurements of a chip, grouped by kernel (products of TPU v4 also by size).
+/// Returns the measurements of a chip, grouped by kernel (products of TPU v4 also by size).
 fn measurements(chip: &str) -> Vec<Measurement> {
     let mut found = Vec::new();
     for line in ROWS.lines().skip(1) {
@@ -37,7 +37,7 @@ fn measurements(chip: &str) -> Vec<Measurement> {
     found
 }
 
-/// Mean and median absolute error per group, in percent.
+/// Returns the mean and median absolute error per group, in percent.
 fn errors(chip: &str) -> BTreeMap<String, (f64, f64)> {
     let model = CostModel::new(Accelerator::built_in(chip).unwrap()).unwrap();
     let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -204,7 +204,7 @@ fn small_and_large_vector_kernels_of_a_chip_that_nothing_was_fitted_on() {
         let device = time(MeasurementClock::Device);
         assert!((device / measured - 1.0).abs() < 0.25, "{name} {m} x {n}: {device} us, measured {measured}");
         if device < 6.0 {
-            // In a stream the stack's launches contain the floor.
+            // As part of a step the kernel has no floor of its own: the stack's launches contain it.
             let floor = model.accelerator().library.unwrap().floor.micros();
             assert!(model.cost_of_kernel(&kernel, Span::AllCores).latency.micros() < device - 0.9 * floor, "{name}");
         }

@@ -11,7 +11,8 @@ use coplace_sim::status::SolveStatus;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
 use std::time::Duration;
 
-/// Problem number `seed` of the agreement set: every style, family, pairing and exclusivity, with and without links.
+/// Returns problem number `seed` of the agreement set: every style, family, pairing and exclusivity, with and without
+/// links.
 fn small(seed: u64) -> Spec {
     let mut random = Random(seed);
     let (style, pairing) = (random.pick(&STYLES), random.pick(&[Pairing::AnyPair, Pairing::SameIndex]));
@@ -45,8 +46,8 @@ fn the_search_finds_what_brute_force_finds_on_500_problems() {
     }
 }
 
-/// Problem number `seed` of few operators with few distinct latencies. Latencies across all cores are much shorter, or
-/// absent. Many operators are equal, and many schedules tie.
+/// Returns problem number `seed` of few operators with few distinct latencies. Latencies across all cores are much
+/// shorter, or absent. Many operators are equal, and many schedules tie.
 fn alike(seed: u64) -> Problem {
     let mut random = Random(seed);
     let least = seed % 2;
@@ -99,8 +100,9 @@ fn the_search_finds_what_brute_force_finds_where_operators_are_alike() {
     }
 }
 
-/// Problems that an earlier rule on the order of operators across all cores got wrong. Their optimum runs an operator
-/// across all cores where a dominating state must not, and the rule never reached another such state.
+/// Problems for which the search lost the optimum under an earlier rule on the order of operators across all cores. The
+/// optimum runs an operator across all cores at a point where the rule forbade it to a dominating state. The rule also
+/// pruned every other state that leads to the optimum.
 #[test]
 fn rules_and_states_that_defer_to_each_other_lose_no_optimum() {
     let cores = |tensor_cores, vector_cores| Cores {
@@ -136,7 +138,8 @@ fn rules_and_states_that_defer_to_each_other_lose_no_optimum() {
     }
 }
 
-/// Programs that `microlp` proves in well under a second: up to six operators, then as many as time allows.
+/// Compares the integer program with the search on the problems of `seeds`, each of at most `largest` operators.
+/// Returns the number of problems that the program solves to optimality.
 fn ilp_agrees(backend: Backend, formulation: Formulation, seeds: std::ops::Range<u64>, largest: usize) -> usize {
     let mut compared = 0;
     for seed in seeds {

@@ -158,7 +158,7 @@ fn a_spent_work_limit_leaves_a_gap_and_a_valid_schedule() {
     assert!(more.makespan <= none.makespan && more.lower_bound >= none.lower_bound);
 }
 
-/// The same problem with its operators renumbered backwards and every latency tripled.
+/// Returns the same problem with its operators renumbered backwards and every latency tripled.
 fn renumbered(problem: &Problem) -> Problem {
     let n = problem.operators().len() as u32;
     let triple =

@@ -84,7 +84,7 @@ fn run(title: &str, limits: &SolveLimits, specs: impl Iterator<Item = (u64, Spec
     (open.len(), widest)
 }
 
-/// Problems drawn like the stored ones, from seed `1,000 high + first` on.
+/// Solves problems drawn like the stored ones, from seed `1,000 high + first` on.
 fn like_the_stored(low: u64, high: u64, (first, count): (u64, u64), limits: &SolveLimits) -> (usize, f64) {
     run(
         &format!("{low} to {high} operators"),
@@ -133,7 +133,7 @@ fn transformer_like_graphs_of_80_operators_are_proven() {
     assert_eq!((open, widest), (0, 0.0));
 }
 
-/// Layered and series-parallel graphs of 80 operators, starting from a seed.
+/// Solves layered and series-parallel graphs of 80 operators, starting from seed `first`.
 fn graphs_of_80(first: u64, count: u64) -> (usize, f64) {
     let specs = (0..count).map(|i| {
         let style = [Style::Layered, Style::SeriesParallel][i as usize % 2];

@@ -43,7 +43,7 @@ pub fn run_mcp(arguments: &McpArguments, call: &Call) -> Result<(), Failure> {
         let server = AgentServer::new(access).serve(stdio()).await.or_other()?;
         server.waiting().await.or_other()
     });
-    // A thread that reads standard input may wait for ever.
+    // The shutdown does not wait for threads, because one that reads standard input may never end.
     runtime.shutdown_background();
     served.map(drop)
 }

@@ -65,18 +65,18 @@ pub fn run_page(arguments: &PageArguments, call: &Call) -> Result<(), Failure> {
         let (server, site) = (Arc::clone(&server), Arc::clone(&site));
         thread::Builder::new().stack_size(STACK).spawn(move || {
             while let Ok(request) = server.recv() {
-                // A browser that has gone needs no answer.
+                // The error is ignored, because a browser that has gone needs no answer.
                 let _ = site.answer_request(request);
             }
         })
     });
     let threads = threads.collect::<Result<Vec<_>, _>>().or_other()?;
-    // A thread ends only with the server.
+    // The verb waits here as long as the server runs, because a thread ends only with the server.
     threads.into_iter().for_each(|thread| drop(thread.join()));
     Ok(())
 }
 
-/// A word of 128 random bits, from the seeds that the system gives to hash maps.
+/// Returns a word of 128 random bits, from the seeds that the system gives to hash maps.
 fn random_word() -> String {
     let bits = || RandomState::new().hash_one("coplace");
     format!("{:016x}{:016x}", bits(), bits())
@@ -118,7 +118,7 @@ impl Site {
     }
 
     fn page(&self) -> String {
-        // `<` may begin the end of the script.
+        // `<` is escaped, because `</script>` in a text would end the script.
         let start = self.job.start().to_string().replace('<', "\\u003c");
         SKELETON
             .replacen("<!--STYLE-->", &format!("{}{STYLE}", Page::style()), 1)

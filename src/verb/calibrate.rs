@@ -128,12 +128,12 @@ fn report_wrong_rows(file: &Path, context: LogContext<'_>) -> Result<(), Failure
     name_wrong_rows(&report.row_errors)
 }
 
-/// The name of the written chip, fabric or stack: the stem of the path.
+/// Returns the name of the written chip, fabric or stack: the stem of the path.
 fn output_stem(out: &Path) -> String {
     out.file_stem().map_or_else(|| "calibrated".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// A table of the scalars before and after the fit, with their 90 % ranges.
+/// Returns a table of the scalars before and after the fit, with their 90 % ranges.
 fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) -> String {
     let heads = ["scalar", "before", "after", "90 % range", "fitted"];
     let mut table =

@@ -85,7 +85,8 @@ pub fn run_doctor(arguments: &DoctorArguments, call: &Call) -> Result<(), Failur
     }
 }
 
-/// The runs in a directory, by name. Other directories are skipped; damaged runs are reported.
+/// Returns the runs in a directory, by name. Other directories are skipped; the faults of damaged runs are added to
+/// `unsound`.
 fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();

@@ -166,7 +166,7 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
 }
 
 impl EvaluateArguments {
-    /// The question that the arguments ask.
+    /// Returns the question that the arguments ask.
     pub fn question(&self) -> Result<Question, Failure> {
         let usual = self.job.usual_cluster()?;
         self.job.question(self.choices.plan_space()?, usual.as_ref(), true)

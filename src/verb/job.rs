@@ -198,7 +198,7 @@ pub struct FrameworkFileArgument {
 
 /// The longest sequence that is taken, in tokens.
 pub const LONGEST: u64 = 1 << 24;
-/// Most modules that predict further tokens.
+/// Largest number of modules that predict further tokens.
 pub const MOST_MTP: u64 = workloads::limits::MAX_FURTHER_TOKENS;
 
 /// Makes a parser of numbers from 1 to a limit.
@@ -262,7 +262,7 @@ impl JobArguments {
         Ok(question)
     }
 
-    /// The model and the chip without the other arguments.
+    /// Returns the arguments with only the model, the chip, and the texts of files.
     fn alone(&self) -> Self {
         Self { model: self.model.clone(), chip: self.chip.clone(), files: self.files.clone(), ..Self::default() }
     }
@@ -304,8 +304,8 @@ impl JobArguments {
         Ok(question)
     }
 
-    /// The cluster of a job that names none: 1,024 devices on the chip's usual network, 4,096 sequences per step. `None`
-    /// if the chip has no usual network.
+    /// Returns the cluster of a job that names none: 1,024 devices on the chip's usual network, 4,096 sequences per
+    /// step. `None` if the chip has no usual network.
     pub fn usual_cluster(&self) -> Result<Option<ClusterSpec>, Failure> {
         let chip = input::read_chip(&self.chip, &self.files)?.accelerator;
         let on = |fabric| ClusterSpec { devices: 1024, fabric, global_batch_sequences: 4096 };
@@ -384,7 +384,7 @@ pub fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
     Ok(missing_option("--fabric", format!("name the network that joins the devices; {known}")))
 }
 
-/// The model of a question as it is trained.
+/// Returns the model of a question as it is trained.
 fn model_of(question: &Question) -> Result<Model, Failure> {
     let mut model = Model::load_assuming(question.model(), &question.files, &question.assume_ignored).or_input()?;
     if let Some(modules) = question.mtp_layers {
@@ -494,7 +494,7 @@ impl JobParts {
             return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
         };
         let mut chip = input::read_chip(named, files)?;
-        // A search was asked to lift the rules if the chip of its run breaks them.
+        // The chip of a search's run needs no warning. If it breaks rules, the search was asked to lift them.
         if named.ends_with(".toml") && !Path::new(named).with_file_name(RECORD).is_file() {
             warn_of_broken_rules(named, &chip.accelerator);
         }
@@ -548,7 +548,7 @@ impl LoadedJob {
         Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, fit, techniques })
     }
 
-    /// The techniques as asked, or as settled once [`LoadedJob::settle_offload`] has run.
+    /// Returns the techniques as asked, or as settled once [`LoadedJob::settle_offload`] has run.
     pub fn techniques(&self) -> &Techniques {
         &self.techniques
     }

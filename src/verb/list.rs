@@ -173,7 +173,7 @@ const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the publ
     ones. formula: operations per token are derived from the published sizes. In every family, even without \
     checkpoints, operators have the parameters and operations of closed forms. JSON has the names.\n";
 
-/// The families that can be read, with their tested checkpoints.
+/// Returns the families that can be read, with their tested checkpoints.
 fn list_families() -> ListFunction {
     let mut table = TextTable::new(["model_type", "checked", "exact", "digits", "active", "formula"]);
     for column in 1..6 {
@@ -243,7 +243,7 @@ fn list_chips() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// A chip as an entry of the list.
+/// Returns a chip as an entry of the list.
 pub fn entry_of_chip(name: &str, c: &Accelerator) -> Value {
     let peak = c.peak_flops(DataType::Bf16).or(c.peak_flops(DataType::Fp16));
     let buffer = c.global_buffer().map(|level| level.capacity);
@@ -289,7 +289,7 @@ fn limited_devices(devices: u32) -> Option<u32> {
     (devices != u32::MAX).then_some(devices)
 }
 
-/// A fabric as an entry of the list.
+/// Returns a fabric as an entry of the list.
 pub fn entry_of_fabric(name: &str, f: &Fabric) -> Value {
     let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
     json!({
@@ -318,7 +318,7 @@ fn list_studies() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// A study as an entry of the list.
+/// Returns a study as an entry of the list.
 pub fn entry_of_study(name: &str, s: &Study) -> Value {
     json!({
         "name": name, "devices": s.cluster.devices, "fabric": s.cluster.fabric,
@@ -374,7 +374,7 @@ fn list_techniques() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// The constants of areas, energies, prices and packages. A study and a chip's file may change them.
+/// Returns the constants of areas, energies, prices and packages. A study and a chip's file may change them.
 fn list_constants() -> ListFunction {
     let mut table = TextTable::new(["constant", "low", "nominal", "high", "year", "unit", "source"])
         .align_column(5, ColumnAlign::Left)

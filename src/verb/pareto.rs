@@ -86,7 +86,7 @@ fn quantity_of(flag: &str, name: Option<&String>) -> Result<Option<FrontQuantity
     })
 }
 
-/// The number of designs of a front that are listed, without the knee.
+/// Largest number of designs of a front that are listed, in addition to the knee.
 const LISTED: usize = 7;
 
 #[derive(Serialize)]
@@ -197,7 +197,7 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     Ok(axes)
 }
 
-/// The front of each run. The same scales apply to all fronts.
+/// Returns the front of each run. The same scales apply to all fronts.
 fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
     let fronts: Vec<Vec<&DesignRow>> =
         runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
@@ -218,7 +218,7 @@ fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
     .collect()
 }
 
-/// One table per run: its front, the best along x first.
+/// Returns the answer as text: one table per run with its front, the best along x first.
 fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -> String {
     let mut text = String::new();
     let nodes: BTreeSet<String> = runs.iter().map(SearchRun::node_names).collect();

@@ -48,7 +48,7 @@ enum LinkEnds {
     Devices,
 }
 
-/// Most tokens of a training.
+/// Largest number of tokens in a training.
 const MOST_TOKENS: f64 = 1e18;
 
 /// Parses a number of tokens: a number, which K, M, B or T may follow.
@@ -70,7 +70,7 @@ fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "must be from 0 to 1e6 USD, such as 2.5".to_owned())
 }
 
-/// Most plans in a list.
+/// Largest number of plans in a list.
 const MOST_PLANS: u16 = 10_000;
 
 /// Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower
@@ -181,7 +181,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     let mut loaded = LoadedJob::load(&question, |whole| fabric_with_links(arguments, &question, whole))?;
     let mut asked = question.plans.clone().with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
-        // The mapping chooses the order of the ranks.
+        // The search needs only one order of the ranks, because the mapping chooses the order afterwards.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let techniques = loaded.techniques().clone();
@@ -234,8 +234,9 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     }
 }
 
-/// Explains why no plan fits with the asked chance, from a search `without` a margin: the answer of the two that shows
-/// it, and the reason. Without a reason, no plan fits in any case. Fails if the requested headroom is the reason.
+/// Explains why no plan fits with the chance `asked`. For this, `search` searches the job `without`, which has no
+/// margin. Returns the answer to show, and the reason. Without a reason, no plan fits even without a margin, and the
+/// answer is that of this second search. Fails if the requested headroom is the reason.
 fn explain_empty_list(
     question: &Question,
     without: &mut LoadedJob,
@@ -246,7 +247,7 @@ fn explain_empty_list(
     let found = if asked > NO_MARGIN { search(without)? } else { answer.clone() };
     let job = without.planner_job(question);
     unmet_budget(question, &job, &found)?;
-    // The list has the fastest plans, which need not be the ones that are most likely to fit.
+    // The plan nearest to fitting counts too, because the list has the fastest plans, not the most likely to fit.
     let nearest = answer.nearest.as_ref().and_then(|(plan, _)| job.rank_plan(plan).ok().flatten());
     let reason = fit::refusal_of_margin(&job, found.best.iter().chain(&nearest), asked);
     Ok((if reason.is_some() { answer } else { found }, reason))
@@ -291,7 +292,7 @@ fn warn_of_idle_storage(arguments: &PlanArguments, answer: &PlanAnswer) {
 }
 
 impl PlanArguments {
-    /// The question that the arguments ask.
+    /// Returns the question that the arguments ask.
     pub fn question(&self) -> Result<Question, Failure> {
         let mut question = self.job.question(self.choices.plan_space()?, None, false)?;
         question.software.fit = Some(self.fit);
@@ -468,7 +469,7 @@ fn list_plans(
     Ok((record, written))
 }
 
-/// A job in a few words.
+/// Describes a job in a few words.
 pub fn describe_job(job: &JobArguments, question: &Question) -> String {
     format!("{} on {} x {}", job.model, question.cluster.devices, job.chip)
 }

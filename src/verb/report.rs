@@ -108,7 +108,7 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
                 precision: plan.precision,
                 optimizer: plan.optimizer,
                 headroom: asked.map_or(Bytes::ZERO, |software| Bytes::from_gib(software.headroom_gib)),
-                // Its neighbours keep the margin that it keeps.
+                // The neighbours of the run's plan must fit with the same chance as the plan.
                 fit: asked.and_then(|software| software.fit).unwrap_or(NO_MARGIN),
                 techniques: &plan.techniques,
             };

@@ -227,14 +227,14 @@ mod tests {
     #[test]
     fn a_shorter_paired_schedule_contradicts_what_the_file_states_without_pairing() {
         let stored = |makespan| Some(StoredAnswer { makespan, lower_bound: makespan, proved: true });
-        // A schedule of 10 contradicts a value that a schedule of 12 does not.
+        // The file claims that 11 is optimal. A schedule of 12 does not contradict that; a schedule of 10 does.
         let mut unpaired = answer(12, 8, stored(11));
         assert_eq!((unpaired.contradicts, unpaired.status), (None, GAP));
         unpaired.adopt_shorter(&answer(10, 9, None), stored(11));
         let ScheduleAnswer { makespan, lower_bound, status, contradicts, .. } = unpaired;
         assert_eq!((makespan, lower_bound, status, contradicts), (10, 8, GAP, Some(11)));
-        // A value below the bound without pairing stays false. A value above it may be true: the bound with pairing
-        // differs.
+        // A stated value below 8, the lower bound without pairing, stays false. A value from 8 to 10 may be true: the
+        // bound of 10 holds only with pairing.
         for (stated, untrue) in [(7, Some(7)), (8, None), (9, None), (10, None)] {
             let mut unpaired = answer(12, 8, stored(stated));
             unpaired.adopt_shorter(&answer(10, 10, None), stored(stated));

@@ -51,9 +51,9 @@ use std::time::Instant;
 
 /// Default number of draws of uncertain constants.
 const DRAWS: u32 = 256;
-/// Fewest draws, unless there are none.
+/// Smallest number of draws other than 0.
 const FEWEST_DRAWS: u32 = 16;
-/// Most draws.
+/// Largest number of draws.
 const MOST_DRAWS: u32 = 65_536;
 
 /// Search for the accelerator on which a model trains fastest, and for its plan
@@ -239,7 +239,7 @@ pub struct StudyOverrides {
 
 #[cfg(test)]
 impl SearchArguments {
-    /// The question that the arguments ask.
+    /// Returns the question that the arguments ask.
     pub fn question(&self) -> Result<search::ask::Question, Failure> {
         self.posed.settle_study()?.question()
     }
@@ -385,7 +385,7 @@ pub struct ConcludedSearch {
     pub found: FoundFiles,
 }
 
-/// The front of a search, if one was asked for.
+/// Returns the front of a search; `None` if no front was asked for.
 fn front_of_search(
     question: &SearchQuestion,
     rows: &[DesignRow],
@@ -485,7 +485,7 @@ pub fn write_and_print(
         }
         Err(_) => text(record),
     });
-    // Lost files are worse than a reader that closed its pipe.
+    // If both failed, the files' failure is returned: lost files are worse than a reader that closed its pipe.
     written.or_unwritable()?;
     printed
 }
@@ -518,7 +518,7 @@ pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<Prepa
     Ok(PreparedJob::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
 }
 
-/// The type of the option for a front's axes, whose list is parsed as one word.
+/// Returns the type of the option for a front's axes, whose list is parsed as one word.
 pub fn axes_type() -> TypeId {
     TypeId::of::<NamedChoice<CostAxes>>()
 }
@@ -564,7 +564,7 @@ fn run_path(
     }
 }
 
-/// The state of a search in one line.
+/// Returns the state of a search in one line.
 fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scale: ValueScale) -> String {
     let best = now.best.map_or_else(
         || "none yet".to_owned(),

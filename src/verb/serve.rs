@@ -65,7 +65,7 @@ pub enum CacheFormat {
     Fp8,
 }
 
-/// Most cases (combinations of limits and lengths) of a call.
+/// Largest number of cases (combinations of limits and lengths) in a call.
 const MOST_CASES: usize = 1000;
 
 /// Find the deployment that serves most tokens within limits on the time to the first token and between tokens
@@ -227,7 +227,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
 /// The form in which an answer is shown.
 #[derive(Clone, Copy)]
 pub struct AnswerForm<'a> {
-    /// Most deployments of a case.
+    /// Largest number of deployments to show per case.
     pub top: u32,
     pub format: Format,
     /// A file of another tool's predictions.

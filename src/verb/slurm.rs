@@ -10,7 +10,8 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Most tasks of a job array. Slurm's default MaxArraySize is 1001, which allows numbers up to 1000 (slurm.conf(5)).
+/// Largest number of tasks of a job array. Slurm's default MaxArraySize is 1001, which allows task numbers up to 1000
+/// (slurm.conf(5)).
 const MOST_TASKS: u32 = 1000;
 
 /// The file of the question, beside the parts.
@@ -129,7 +130,7 @@ impl SlurmBatch<'_> {
         parts_directory(self.out).join(format!("{part}-of-{}", self.parts))
     }
 
-    /// The script of a part. It resumes from any state.
+    /// Returns the script of a part. It resumes from any state.
     fn array_script(&self) -> Result<String, Failure> {
         let out = self.part_directory("${SLURM_ARRAY_TASK_ID}").display().to_string();
         let question = parts_directory(self.out).join(QUESTION).display().to_string();
@@ -203,7 +204,7 @@ fn quote_for_shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Numbers in the form of `--array`: 1-3,7.
+/// Formats numbers as `--array` takes them: 1-3,7.
 fn array_ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {
@@ -216,7 +217,7 @@ fn array_ranges(numbers: &[u32]) -> String {
     runs.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// The explanation as text.
+/// Returns the answer of a submission as text.
 pub fn answer_text(submitted: &SubmitAnswer) -> String {
     let SubmitAnswer { parts, complete, running, job, merge_job, directory, out, .. } = submitted;
     let mut text = match job {

@@ -107,7 +107,7 @@ pub struct SweepProcessCounts {
 
 #[cfg(test)]
 impl SweepArguments {
-    /// The question that the arguments ask.
+    /// Returns the question that the arguments ask.
     pub fn question(&self) -> Result<search::ask::Question, Failure> {
         self.posed.settle_study()?.question()
     }
@@ -177,7 +177,7 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
     finished.print_answer(call, arguments.format, if arguments.details { AnswerLength::Whole } else { short })
 }
 
-/// The state of a part in a directory.
+/// Returns the state of a part in a directory.
 fn state_of_part(directory: &Path, asked: &SweepFacts) -> Result<PartState, Failure> {
     if !directory.join(STORE).exists() {
         return Ok(PartState::Lacking);
@@ -206,16 +206,16 @@ pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
     })
 }
 
-/// The default directory of a sweep.
+/// Returns the default directory of a sweep.
 fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &SweepFacts) -> PathBuf {
     let part = if facts.parts > 1 { format!("-{}-of-{}", facts.part, facts.parts) } else { String::new() };
     let digest = if posed.changes_study() { format!("-{}", facts.question) } else { String::new() };
     PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
 }
 
-/// The question, space and part of a sweep.
+/// Returns the question, space and part of a sweep.
 pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
-    // PHAZE's dimensions are columns of every design already.
+    // PHAZE's dimensions need no further columns, because every design has them as columns already.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
     let dials = question.space.listed_dimensions();
     SweepFacts {
@@ -279,7 +279,7 @@ impl<'a> PreparedSweep<'a> {
         Some(Job { chip: &built.chip, ..*self.jobs.get(built.fabric?)? })
     }
 
-    /// The sweep of the whole space.
+    /// Returns the sweep of the whole space.
     pub fn whole_sweep(&self) -> Sweep<'a> {
         Sweep { prepared: self.prepared, space: &self.question.space, max_step: self.question.aim.max_step }
     }
@@ -404,7 +404,7 @@ impl<'a> PreparedSweep<'a> {
     }
 }
 
-/// The answer for a part of a sweep.
+/// Returns the answer for a part of a sweep.
 fn part_answer(
     store: &SweepStore,
     question: &SearchQuestion,

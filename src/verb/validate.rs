@@ -142,8 +142,8 @@ fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateO
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
 
-/// Fails if a directory has no `.toml` file. Warns if its files are used nowhere: none has a name of `known`, and
-/// `measured`, the measured files, names none.
+/// Fails if a directory has no `.toml` file. Warns if none of its files is used: no file has a name in `known`, and the
+/// measured files `measured` name none of them.
 fn check_directory(
     flag: &str,
     directory: Option<&Path>,
@@ -253,7 +253,7 @@ fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> 
     answer::write_text(call, &runs(&ResidualTable::parse_csv(&text).map_err(wrong)?))
 }
 
-/// Most faulty rows of a file that standard error names.
+/// Largest number of faulty rows per file that standard error names.
 const NAMED: usize = 5;
 
 /// Writes the requested tables and figures. Returns their paths.

@@ -55,9 +55,9 @@ fn products_hide_what_they_are_cut_for_but_the_first_part() {
     assert_eq!(at(across, 0.0), at(across, 1.0), "no domain holds the group");
 }
 
-/// With as many expert-parallel devices and each expert on one device, tensor-parallel devices gather and sum nothing
-/// for experts. Fewer devices hold each expert, in larger parts, and all-to-alls stay inside nodes. A stated width
-/// equal to the tensor-parallel group changes nothing.
+/// With the same expert-parallel degree but each expert whole on one device, tensor-parallel devices gather and sum
+/// nothing for experts. Each device then holds more of an expert, whose gradients several ranks sum. All-to-alls stay
+/// inside nodes. A stated width equal to the tensor-parallel group changes nothing.
 #[test]
 fn experts_of_width_one_trade_sums_for_weights() {
     let usual = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, ..Layout::default() };
@@ -86,7 +86,8 @@ fn tokens_sent_once_to_every_node_take_less() {
     let copies = at(&free, false);
     assert_eq!(at(&model, false), copies);
     let (any, limited) = (at(&free, true), at(&model, true));
-    // 5.3 and 3.65 nodes instead of 8 copies, and the pieces' start-up.
+    // A token goes to 5.3 nodes on average, or to 3.65 with the limit, instead of in 8 copies. The start-up of its
+    // pieces adds time.
     assert!((0.6..0.75).contains(&(any / copies)), "{any} {copies}");
     assert!((0.42..0.55).contains(&(limited / copies)), "{limited} {copies}");
     // Inside one node, NVLink carries each token once to every device with any of its experts.
@@ -162,8 +163,9 @@ fn experts_are_launched_one_by_one() {
     assert!(many > 1.4 * few, "16 and 32 experts on a device: {few} and {many}");
 }
 
-/// An H100's cuDNN takes its own measured time, at the chip's sustained clock where the stack is throttled. A chip
-/// without its rates keeps the modelled kernel; an unknown name is refused with those that exist.
+/// Attention by cuDNN on an H100 takes cuDNN's measured time, at the chip's sustained clock if the stack is throttled.
+/// PyTorch's choice `sdpa` keeps the modelled kernel on a chip without cuDNN's rates. An unknown library is refused,
+/// and the error lists the known ones.
 #[test]
 fn attention_runs_by_the_library_that_the_stack_names() {
     let stack = |library: &str, throttled: bool| {
@@ -239,7 +241,8 @@ fn owners_of_whole_tensors_broadcast_one_after_the_other() {
         let plan = plan(Layout { data, zero, ..Layout::default() });
         step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data.0
     };
-    // Without ZeRO all ranks sum all gradients too, and nobody broadcasts.
+    // Without ZeRO, all ranks also sum all gradients, but nobody broadcasts. The difference is the time of the
+    // broadcasts.
     let broadcasts = |layers, data| {
         exchange(layers, data, ZeroStage::OptimizerStates, true) - exchange(layers, data, ZeroStage::None, true)
     };
@@ -255,8 +258,8 @@ fn owners_of_whole_tensors_broadcast_one_after_the_other() {
     }
 }
 
-/// A chip whose rates come from row-scaled products has the cost of a scale per row in them; only a faster stack
-/// changes them.
+/// If a chip's rates come from row-scaled products, they include the cost of a scale per row. The stack's fraction for
+/// narrow products then counts only above 1.
 #[test]
 fn rates_of_row_scaled_products_hold_the_scales_already() {
     let fabric = Fabric::built_in("mi300x_400g").unwrap();

@@ -79,8 +79,8 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
     }
 }
 
-/// If the stored weights are the fp32 master copy, frozen weights have no copy: 2 bytes per number over all ranks, and
-/// 4 per trained number.
+/// Under stacks that store the fp32 master copy, frozen weights have none. All ranks together hold 2 bytes per number,
+/// and 4 more per trained number. An anchor adds 2 bytes per trained number.
 #[test]
 fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
     let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
@@ -170,7 +170,7 @@ fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
         let [once, each] = written("zero-infinity,to_nvme=1");
         assert!(near(once, 14 * numbers) && near(each, gradients), "p{pipeline} d{data}: {once} {each}");
         assert_eq!(written("zero-infinity"), [0; 2]);
-        // The last layers of a device keep theirs on the device.
+        // The last layers of a device keep their activations on the device.
         let layers = model.layers - u64::from(pipeline) * segment.graph.settled.buffered_layers;
         assert_eq!(written(half), [0, kept * layers], "p{pipeline} d{data}");
     }

@@ -216,8 +216,8 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
         step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data
     };
     let shared = |prefetch, reduction| data(ZeroStage::Parameters, prefetch, reduction);
-    // Forward only gathers; backward gathers and scatters as many bytes. Two of three equal parts follow one option,
-    // one the other.
+    // The forward pass gathers; the backward pass gathers and scatters as many bytes. So two of three equal parts
+    // follow the prefetch option, and one follows the reduction option.
     let (none, both) = (shared(0.0, 0.0), shared(1.0, 1.0));
     let (gathers, scatters) = (none - shared(1.0, 0.0), none - shared(0.0, 1.0));
     assert!(scatters > Seconds::ZERO && gathers > scatters * 1.5, "{gathers} {scatters}");
@@ -462,11 +462,12 @@ fn a_hot_expert_and_gathered_tokens_take_longer() {
     // Experts are most of Mixtral's work: the fullest device has half as many tokens more, in products and in the
     // exchange.
     assert!(hot.forward > even.forward * 1.2 && hot.forward < even.forward * 1.5, "{even:?} {hot:?}");
-    // Latencies do not grow.
+    // The latencies of the exchange do not grow, so it takes at most half as long again.
     let longer = hot.expert / even.expert;
     assert!(longer > 1.2 && longer <= 1.5, "{even:?} {hot:?}");
     let gathered = under(&["kernels.expert_all_gather=true"]);
-    // Seven parts of all tokens arrive instead of seven eighths of two tokens' worth.
+    // A rank with T tokens receives the tokens of seven other ranks, 7 T. The exchange brings it 7/8 of two copies,
+    // 1.75 T.
     assert!(gathered.expert > even.expert * 2.0, "{even:?} {gathered:?}");
     assert_eq!(gathered.forward, even.forward);
 }

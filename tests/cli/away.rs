@@ -2,7 +2,7 @@
 
 use crate::support::{CommandOutput, run_coplace};
 
-/// Eight A100 and all arguments of a plan on them except its stages.
+/// Arguments of a job on eight A100, up to the option for the number of stages.
 pub const CLUSTER: [&str; 11] = [
     "--chip",
     "a100_80gb_sxm",
@@ -52,19 +52,19 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let answer = with(&["--nvme", "6:100", "--format", "json"]).expect_json();
     let stage = &answer["result"]["stages"][0];
     let mib = |place: &str, name: &str| stage["keeps"][0][place][name].as_f64().unwrap();
-    // 4096 tokens, 2 sequences, 2 tensor-parallel devices: hidden 4096 and MLP 11008 in 2 bytes, with half of the
-    // tokens of the first.
+    // A device has 4096 tokens of two sequences, and half of every layer. In 2 bytes, the attention's output is 4096
+    // wide, and the MLP's 11008. Half of the tokens of the attention's output are offloaded.
     let tokens = 4096.0 * 2.0 / 1_048_576.0;
     assert_eq!(mib("host_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
     assert_eq!(mib("device_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
     assert_eq!(mib("storage_mib", "mlp.gated.out"), tokens * 11_008.0);
-    // One micro-batch of all layers.
+    // A stage keeps one micro-batch of all 32 layers.
     let gib = |key: &str| stage[key].as_f64().unwrap();
     assert!((gib("storage_gib") - 32.0 * tokens * 11_008.0 / 1024.0).abs() < 1e-9, "{stage}");
     assert!((gib("host_gib") - 32.0 * tokens * 2048.0 / 1024.0).abs() < 1e-9, "{stage}");
     let text = with(&["--nvme", "6:100", "--details"]).expect_result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
-    // Slower storage takes longer. Too little storage is reported with the size that would do.
+    // Slower storage takes longer. If storage is too small, the message has the size that is needed.
     let step = |rate: &str| {
         with(&["--nvme", rate, "--format", "json"]).expect_json()["result"]["time"]["step_s"].as_f64().unwrap()
     };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The messages of calls, each under its arguments. Checks that nothing was written.
+/// Returns the error messages of calls, each under its arguments. Checks that nothing was written.
 fn messages(directory: &Path, calls: &[&[&str]]) -> String {
     let before = file_names(directory);
     let mut text = String::new();
@@ -25,7 +25,7 @@ fn messages(directory: &Path, calls: &[&[&str]]) -> String {
     text.replace(&format!("{}/", env!("CARGO_MANIFEST_DIR")), "")
 }
 
-/// The lists of names in messages. They grow; the pinned texts omit them.
+/// Returns a list of names as messages print it. The lists grow, so the pinned texts omit them.
 fn built_in(what: &str) -> String {
     let listed = run_coplace(&["list", what, "--format", "json"]).expect_json();
     let names: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
@@ -116,7 +116,7 @@ fn run_directories() {
     assert_eq!(file_names(&path("foreign")), ["thesis.tex"]);
 }
 
-/// A carried instance with one change.
+/// Returns an instance of the repository with one change.
 fn instance(path: &str, change: impl Fn(&mut Value)) -> String {
     let mut instance: Value =
         serde_json::from_str(&read_repository_file(&format!("interop/reference/phaze/{path}"))).unwrap();

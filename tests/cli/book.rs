@@ -35,14 +35,14 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// The README and every page of the book.
+/// Returns the paths of the README and of every page of the book.
 fn pages() -> Vec<String> {
     let mut pages = files_with_ending("docs/src", ".md");
     pages.push(repository_path("README.md").display().to_string());
     pages
 }
 
-/// Commands outside blocks: indented lines, and the last cells of tables.
+/// Returns the commands outside blocks: indented lines, and the last cells of tables.
 fn examples(page: &str) -> Vec<String> {
     let indented =
         |line: &str| line.strip_prefix("    coplace ").map(|rest| rest.split("  #").next().unwrap().trim().to_owned());
@@ -115,7 +115,7 @@ fn the_commands_of_the_readme_and_the_book_run() {
     assert!(counts.iter().sum::<usize>() > 25, "{counts:?}");
 }
 
-/// Run by `.ci/run`.
+/// `.ci/run` runs this test.
 #[test]
 #[ignore = "takes minutes without optimisation"]
 fn the_long_commands_of_the_book_run() {

@@ -2,7 +2,7 @@
 
 use crate::support::{read_repository_file, run_coplace, run_coplace_in};
 
-/// A space of one dimension, all on H100's die.
+/// Returns a study of H100's relatives with the dimensions `lines` and the constants `constants`.
 pub fn study(lines: &str, constants: &str) -> String {
     format!(
         "description = \"a test\"\nsource = \"a test\"\n{constants}\n[space]\nbase_chip = \"h100_80gb_sxm\"\n[space.dimensions]\n{lines}\n\
@@ -36,9 +36,9 @@ fn a_study_changes_a_constant_and_the_found_chip_keeps_it() {
         answer["best"]["design"]["area_mm2"].as_f64().unwrap()
     };
     let (nominal, larger) = (area(""), area("[constants]\nhbm.phy = 13"));
-    // Six PHYs, each 3 mm² larger, and 3 % of the die that no unit covers.
+    // The die has six PHYs, each 3 mm² larger. Its units cover 97 % of its area.
     assert!((larger - nominal - 18.0 / 0.97).abs() < 0.1, "{nominal} {larger}");
-    // The found chip is one for other verbs.
+    // Other verbs accept the found chip.
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), study(one, "[constants]\n\"hbm.phy\" = 13")).unwrap();
     let call =
@@ -73,7 +73,7 @@ fn a_chip_that_cannot_be_built_is_counted_or_refused_with_its_rule() {
     assert!(lifted["best"]["design"]["area_mm2"].as_f64().is_some(), "{lifted}");
 }
 
-/// A chip of the user's own with an `[area]` has area, power and cost beside the built-in ones.
+/// A user's chip with an `[area]` is compared with built-in chips by area, power and cost.
 #[test]
 fn a_chip_of_ones_own_is_compared_with_its_area() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 
 use crate::support::run_coplace;
 
-/// The suggested memory is enough: with the suggested headroom the plan fits, by named policies and tensor by tensor.
+/// The suggested headroom is exact: a plan fits with it, and none fits with a larger one. This holds for named policies
+/// and for policies tensor by tensor.
 #[test]
 fn the_memory_that_is_said_to_be_enough_is() {
     let job = "plan llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 8 \
@@ -12,7 +13,7 @@ fn the_memory_that_is_said_to_be_enough_is() {
             let more = ["--recompute", recompute, "--headroom-gib", headroom];
             run_coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>())
         };
-        // A budget that no plan meets is wrong input.
+        // A headroom that no plan leaves is wrong input.
         let why = with("76").expect_refusal();
         assert!(why.starts_with("error: --headroom-gib 76: no plan fits; the nearest, "), "{why}");
         let flag = why.split_once("(--headroom-gib ").and_then(|(_, rest)| rest.split_once(')')).unwrap().0;
@@ -29,7 +30,8 @@ fn the_memory_that_is_said_to_be_enough_is() {
     }
 }
 
-/// A budget that is not the cause is not blamed: a model that is too large without it is a result with it too.
+/// A headroom is an error only if it is the reason why no plan fits. A model that is too large even without headroom is
+/// a result, not an error.
 #[test]
 fn a_budget_is_named_only_if_it_is_the_cause() {
     let job = "plan llama3-70b --chip h200 --fabric h200_400g --devices 1 --global-batch 8 --sequence-length 1024 \

@@ -14,12 +14,12 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
         call(&[more, &["--format", "json"]].concat()).expect_json()["result"]["plan"]["step_s"].as_f64().unwrap()
     };
     let plain = step(&[]);
-    // One layer more than 27, and a second head.
+    // The module adds one layer to 27, and a second head.
     let further = step(&["--mtp-layers", "1"]) / plain;
     assert!(1.03 < further && further < 1.3, "{further}");
     assert!(step(&["--capacity-factor", "1.5"]) > 1.02 * plain);
     assert!(step(&["--stack-option", "overlap.shared_expert=1"]) < plain);
-    // Experts with a width other than the tensor-parallel group's, and tokens sent once to every node.
+    // Experts may have a tensor-parallel width of their own, and tokens may be sent only once to every node.
     let refused = call(&["--expert-tensor", "3"]).expect_refusal();
     assert!(refused.contains("--expert-tensor: etp = 3: must be a divisor of the 16 ranks of a stage"), "{refused}");
     assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
@@ -38,7 +38,7 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     );
 }
 
-/// A search trains them with its model, and `evaluate` reproduces the step of the best design.
+/// A search with a module for further tokens trains it too, and `evaluate` reproduces the step of the best design.
 #[test]
 fn a_search_trains_modules_for_further_tokens() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn a_search_trains_modules_for_further_tokens() {
         found["best"]["step"]["time"]["step_s"].as_f64().unwrap()
     };
     let (plain, further) = (best("plain", &[]), best("further", &["--mtp-layers", "1"]));
-    // One layer more than 40 and a head, on the stage that limits the pipeline.
+    // The module adds one layer to 40, and a head, to the slowest stage.
     assert!(1.01 < further / plain && further / plain < 1.3, "{further} {plain}");
     let again = run_coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"])
         .expect_json();
@@ -72,7 +72,7 @@ fn active_parameters_are_stated_beside_all_where_a_token_does_not_meet_all() {
     };
     let evaluated = answer("evaluate", "qwen3-30b-a3b", "json").expect_json();
     let planned = answer("plan", "qwen3-30b-a3b", "json").expect_json();
-    // Qwen's own count of Qwen3-30B-A3B: 30.5 B, of them 3.3 B active.
+    // Qwen states 30.5 billion parameters for Qwen3-30B-A3B, of which 3.3 billion are active.
     for of in [&evaluated["job"]["model"], &planned] {
         let count = |key: &str| of[key].as_u64().unwrap() as f64 / 1e9;
         assert!((count("parameters") - 30.5).abs() < 0.05 && (count("active_parameters") - 3.3).abs() < 0.1, "{of}");

@@ -7,7 +7,7 @@ use crate::sweep::undisturbed_sweep;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The rows of a CSV file without quoted cells, by column.
+/// Returns the rows of a CSV file, by column. Cells may be quoted, but have no quotes or line breaks inside.
 pub fn csv_rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
@@ -67,7 +67,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
             let (said, swept) =
                 (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
             assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
-            // Per device, of eight, as the objective per-mm2 and `pareto` count.
+            // The gain is that of one of the eight devices, as in the objective per-mm2 and in `pareto`.
             let per = step["gain_per_mm2"].as_f64();
             let gained =
                 difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
@@ -97,7 +97,8 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     changed(dir.path(), &explained);
 }
 
-/// A run keeps its study. An older run whose study has changed, and a directory that is no run, are refused by name.
+/// Checks that a run keeps its study: it is explained as before after the study's file has changed. Runs of an older
+/// format and directories that are no run are refused by name.
 fn changed(dir: &std::path::Path, before: &Value) {
     let study = std::fs::read_to_string(dir.join("s.toml")).unwrap();
     std::fs::write(dir.join("s.toml"), study.replace("devices = 8", "devices = 4")).unwrap();
@@ -132,7 +133,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     };
     // Twice the SMs need more area.
     let (more, text) = explained("area", &[]);
-    // The fields that the study ties to them are named; those of the area are not.
+    // The text names the fields that the study ties to `sms`, but not `area.cores`.
     assert_eq!(more["follow"].to_string(), "[\"tensor.cores\",\"vector.cores\"]");
     assert!(text.contains("With sms the study sets tensor.cores, vector.cores."), "{text}");
     assert_eq!(
@@ -141,7 +142,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     );
     let named = "where it is used best: sms from 66 to 132, beyond the area limit; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
-    // They take more power at every clock.
+    // Twice the SMs take more power, even at the lowest clock.
     let (more, text) = explained("power", &["--max-power", "150"]);
     assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
     assert_eq!(more["limits"], "over_area");
@@ -155,7 +156,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
 /// USD over three years of energy per W that a chip draws.
 const USD_PER_WATT: f64 = 3.0 * 8.766 * 0.9 * 1.1 * 0.08;
 
-/// The value of a row of a sweep of eight chips, by tokens/s per USD with three years of energy.
+/// Returns the tokens/s per USD of a row, where the cost includes three years of energy. The sweep is of eight chips.
 fn tokens_per_s_per_usd(row: &BTreeMap<String, String>) -> f64 {
     let number = |key: &str| row[key].parse::<f64>().unwrap();
     let watts = number("energy_per_step_j") / number("step_time_s") / 8.0;
@@ -167,7 +168,7 @@ fn effects_are_by_the_objective_for_every_model() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     let models = ["opt-350m", "llama2-7b"];
-    // The sweeps of both models, under a limit of power: the one that the search chose, or none.
+    // Returns the sweeps of both models, under the power limit `watts` if one is given.
     let sweeps_within = |said: &Value, watts: Option<String>, name: &str| {
         let limit: Vec<&str> = watts.iter().flat_map(|watts| ["--max-power", watts]).collect();
         models.map(|model| {
@@ -180,7 +181,7 @@ fn effects_are_by_the_objective_for_every_model() {
     let sweeps =
         |said: &Value| sweeps_within(said, said["lowered_to_w"].as_f64().map(|watts| watts.to_string()), "own");
     let dials = ["hbm_stacks", "sms", "clock_mhz", "tensor.columns"];
-    // The row of a sweep that is one step from another.
+    // Returns the row of a sweep that is one step from `from`.
     let moved = |rows: &[BTreeMap<String, String>], from: &BTreeMap<String, String>, step: &Value| {
         let (key, to) = (step["dimension"].as_str().unwrap(), step["to"].as_str().unwrap());
         let is = |row: &&BTreeMap<String, String>| {
@@ -213,7 +214,8 @@ fn effects_are_by_the_objective_for_every_model() {
     let mut checked = 0;
     for step in said["steps"].as_array().unwrap().iter().filter(|step| step["limits"] == "within") {
         let value = step["value"].as_f64().unwrap();
-        // A neighbour is at its own best clock: no worse than at the search's limit, and than at its highest clock.
+        // A neighbour runs at its own best clock. So it is no worse than at the power limit of the search, and no worse
+        // than at its highest clock.
         for rows in [&swept[0], &unlimited[0]] {
             if let Ok(there) = moved(rows, &best, step)["energy_per_token_j"].parse::<f64>() {
                 assert!(value <= there * (1.0 + 1e-9), "{there}: {step}");
@@ -227,7 +229,7 @@ fn effects_are_by_the_objective_for_every_model() {
     let sum: f64 = shares.iter().map(|share| share["fraction"].as_f64().unwrap()).sum();
     assert!(shares.len() == 2 && (sum - 1.0).abs() < 1e-12 && text.contains("% of the energy: static"), "{text}");
 
-    // USD with energy, over two models: the mean, and each in its own unit.
+    // Tokens/s per USD including energy, for two models: their mean, and each model in its own unit.
     let paid = ["--objective", "per-dollar", "--years", "3"];
     let (said, text) = explained(&[&models[..], &paid].concat(), "usd");
     assert!(text.contains("\n  llama2-7b: ") && text.contains(" tokens/s per USD\n"), "{text}");
@@ -242,13 +244,14 @@ fn effects_are_by_the_objective_for_every_model() {
             }
             let highest = moved(&unlimited[at], &best, step);
             let lowered = moved(rows, &best, step);
-            // One of the models may lose what the other gains at the clock that is best for both.
+            // A neighbour runs at the clock that is best for both models together, at which one model may be worse than
+            // at the search's limit. So its value is compared only without a limit.
             if said["lowered_to_w"].is_null() {
                 let there = tokens_per_s_per_usd(&lowered);
                 assert!((step["value"].as_f64().unwrap() / there - 1.0).abs() < 1e-9, "{there}: {step}");
             }
             assert!(highest["outcome"] == "evaluated", "{highest:?}");
-            // No neighbour within the limits is better over both, but for the steps between the clocks.
+            // No neighbour within the limits has a better mean. The tolerance covers the spacing of the clocks.
             assert!(all["change"].as_f64().unwrap() <= 2e-3, "{all}");
         }
     }
@@ -258,7 +261,7 @@ fn effects_are_by_the_objective_for_every_model() {
         assert!((change(&said, at) / mean - 1.0).abs() < 1e-9, "{at}: {said}");
     }
 
-    // The comparison of such a run is by the same value.
+    // The comparison of this run uses the same value.
     let compared = run_coplace_in(dir.path(), &["compare", "usd", "--format", "json"]).expect_json();
     let entries = compared["entries"].as_array().unwrap();
     let value = |entry: &Value| entry["objective_value"].as_f64().unwrap();

@@ -87,7 +87,7 @@ fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// The step of a plan of one job, s. The memory left free depends on the length of the list, so it is the usual one.
+/// Returns the step of the first plan that `call` lists, in seconds.
 fn step_of(directory: &Path, call: &str) -> f64 {
     let answer = run_coplace_in(directory, &words(&format!("{call} --format json"))).expect_json();
     answer["plans"][0]["step_s"].as_f64().unwrap_or_else(|| panic!("{call}: {answer}"))
@@ -128,7 +128,8 @@ const RECIPES: [(&str, &str); 3] = [
     ("fsdp", "qwen3-8b H100 --devices 16 --global-batch 64 --zero 3 --pipeline 1 --recompute full"),
 ];
 
-/// Megatron-LM's jobs as recipes of Megatron Bridge, which Python compiles and `--from` reads as the same step.
+/// Megatron-LM's jobs are written as recipes of Megatron Bridge. Python compiles them, and `--from` reads back the same
+/// step.
 #[test]
 fn what_is_written_for_megatron_bridge_compiles_and_is_read_as_the_same_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +156,8 @@ fn a_deepseek_pipeline_is_written_with_its_layers_and_predictors() {
         --tensor 1 --pipeline 16 --virtual-stages 1 --expert 64 --zero 1 --recompute full --micro-batch 1 --mtp-layers 1 \
         --layer-split 1:1 --emit megatron";
     let written = run_coplace(&words(call)).expect_result();
-    // Megatron Bridge runs it so: the embedding and four decoders, 14 stages of four, one decoder with predictor and loss.
+    // The 16 stages are: the embedding with four decoders, 14 stages of four decoders, and one decoder with predictor
+    // and loss. Megatron Bridge has this layout for DeepSeek-V3.
     let layout: String = std::iter::once("E,t*4|").chain(std::iter::repeat_n("t*4|", 14)).chain(["t,m,L"]).collect();
     for line in [
         format!("--pipeline-model-parallel-layout \"{layout}\""),
@@ -202,7 +204,7 @@ fn what_is_given_beside_a_file_takes_precedence_and_what_is_not_understood_is_re
     call("odd.sh", "--assume mystery-width=ignored").expect_result();
     let missing = call("nowhere.sh", "").expect_refusal();
     assert!(missing.contains("--from nowhere.sh: cannot be read: "), "{missing}");
-    // The question travels with the file's model.
+    // The answer contains the model of the file, so that the file may be removed.
     let answer = run_coplace_in(dir.path(), &words(&format!("plan --from train.sh {} --format json", cluster("H100"))));
     std::fs::write(dir.path().join("answer.json"), answer.expect_result()).unwrap();
     std::fs::remove_file(dir.path().join("train.sh")).unwrap();
@@ -220,12 +222,12 @@ fn a_refused_value_names_the_key_of_the_file_that_it_comes_from() {
         give --micro-batch";
     assert!(run.code == 2 && run.stderr.contains("131072 is not in 1..=65536"), "{}", run.stderr);
     assert!(run.stderr.contains(tip), "{}", run.stderr);
-    // A value of the call's own has nothing to do with the file.
+    // The message about a value from the command line does not name the file.
     let run = run_coplace_in(dir.path(), &words(&format!("{call} --micro-batch 99999")));
     assert!(run.code == 2 && !run.stderr.contains("ds.json"), "{}", run.stderr);
 }
 
-/// DeepSpeed's file that `--emit` writes gives the same step when it is read back.
+/// A DeepSpeed configuration that `--emit` writes gives the same step when it is read back.
 #[test]
 fn a_written_deepspeed_configuration_reads_back_to_the_same_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,8 +279,8 @@ else:
     print(job.train_batch_size, job.zero_config.stage, job.train_micro_batch_size_per_gpu)
 "#;
 
-/// TorchTitan's and DeepSpeed's own parsers take what is written for them. `.ci/run` calls it where both can be
-/// installed (TorchTitan up to 0.2: later versions have no files; nanotron's package cannot be imported).
+/// TorchTitan's and DeepSpeed's own parsers accept the written files. `.ci/run` runs this test where both can be
+/// installed. TorchTitan after 0.2 has no files. nanotron is not tested, because its package cannot be imported.
 #[test]
 #[ignore = "needs TorchTitan and DeepSpeed"]
 fn the_frameworks_own_parsers() {
@@ -320,7 +322,7 @@ fn the_frameworks_own_parsers() {
     }
 }
 
-/// nanotron's file as a YAML reader and nanotron's own names have it.
+/// The written nanotron file has the plan's degrees and the model's shape under nanotron's keys.
 #[test]
 fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape() {
     let call = format!(
@@ -328,7 +330,7 @@ fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape
          --zero 1 --micro-batch 2 --global-batch 32 --recompute none --sequence-parallel true --emit nanotron",
         cluster("H100")
     );
-    // The even split is faster, and none of nanotron's.
+    // The even split is faster, but nanotron does not make it. A warning says so.
     let emitted = run_coplace(&words(&call));
     assert!(
         emitted.code == 0 && emitted.stderr.contains("nanotron makes its own by cost, [10, 6]"),
@@ -356,7 +358,8 @@ fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape
     ] {
         assert!(written.lines().any(|own| own == line), "{line}\n{written}");
     }
-    // nanotron's own split is written and read: its stages hold 10 and 6 layers, since the output layer costs as well.
+    // `--from` reads the split that nanotron makes. Its stages hold 10 and 6 layers, because the output layer counts
+    // too.
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("run.yaml"), &written).unwrap();
     let again = format!("plan --from run.yaml {} --format json", cluster("H100"));
@@ -377,7 +380,7 @@ fn a_whole_training_is_the_step_as_often_as_its_tokens_ask() {
     let more = "--tokens 300B --usd-per-device-hour 2.5 --format json";
     let answer = run_coplace(&words(&format!("{call} {more}"))).expect_json();
     let of = |key: &str| answer["whole_training"][key].as_f64().unwrap();
-    // 300e9 tokens over 64 x 4,096 of a step.
+    // 300e9 tokens at 64 x 4,096 per step are 1,144,410 steps.
     assert_eq!((of("tokens"), of("steps")), (300e9, 1_144_410.0));
     let [step, joules] = ["step_s", "energy_j"].map(|key| answer["plans"][0][key].as_f64().unwrap());
     let hours = 1_144_410.0 * step / 3600.0;

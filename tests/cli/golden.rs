@@ -84,7 +84,7 @@ fn hold(group: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The reduced answer of one command: its exit code, and its output.
+/// Returns the reduced answer of one command: its exit code and its output.
 fn answer(command: &Command, directory: &Path) -> Value {
     let place = directory.display().to_string();
     let arguments: Vec<String> = command.line.split_whitespace().map(|word| word.replace("{T}", &place)).collect();
@@ -114,13 +114,13 @@ fn run(arguments: &[String]) -> Output {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
 }
 
-/// The words of a command line that an error message repeats.
+/// Returns the words of a command line that an error message repeats.
 fn named(message: &str, line: &str) -> Vec<String> {
     let words = line.split_whitespace().filter(|word| word.len() > 2 && !word.contains("{T}"));
     words.filter(|word| message.contains(word)).map(str::to_owned).collect()
 }
 
-/// The flags of a help text, with their one-word defaults and their values.
+/// Returns the flags of a help text, with their one-word defaults and their values.
 fn flags(help: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in help.lines().map(str::trim) {

@@ -2,7 +2,7 @@
 
 use crate::support::run_coplace;
 
-/// The verbs in the command's help.
+/// Returns the verbs in the command's help.
 fn verbs() -> Vec<String> {
     let help = run_coplace(&["--help"]).expect_result();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -25,7 +25,7 @@ fn every_verb_has_an_example_a_format_and_its_json() {
                 || help.contains(&format!("Examples:\n  coplace {verb} ")),
             "{help}"
         );
-        // Verbs that serve have no answer.
+        // Verbs that run a server (`mcp`, `page`) print no answer.
         if coplace::arguments::SERVING_VERBS.contains(&verb.as_str()) {
             continue;
         }
@@ -41,7 +41,7 @@ fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
     assert_eq!(run_coplace(&["--version"]).expect_result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// A negative number is an ordinary value: the error names the option and the limit. Lists of numbers too.
+/// A negative number is an ordinary value, also in a list: the error names the option and the limit.
 #[test]
 fn negative_numbers_are_refused_by_their_options() {
     let job = [

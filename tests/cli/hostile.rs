@@ -42,7 +42,7 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
     let data = crate::support::repository_path("sim/tests/data/collectives.csv").display().to_string();
     for option in [["--plot", "figures"], ["--predictions", "p.csv"], ["--breakdown", "b.csv"]] {
         let full = under(FULL, dir.path(), &["validate", &data, option[0], option[1]]);
-        // A breakdown without training runs is one line, which does not fit either.
+        // Even the breakdown, a single line because there are no training runs, does not fit.
         assert_eq!(full.code, 1, "{option:?}: {}", full.stderr);
         assert!(full.stdout.contains("MAPE"), "{option:?}: {}", full.stdout);
         let nowhere = if option[0] == "--plot" { "small.toml/x" } else { "gone/x.csv" };

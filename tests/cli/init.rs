@@ -14,7 +14,7 @@ fn a_new_study_is_searched_as_it_is_and_never_written_over() {
     let schema = std::fs::read_to_string(dir.path().join("coplace-study.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     assert_eq!(schema["properties"]["cluster"]["$ref"], "#/$defs/ClusterSpec");
-    // Dimensions as small as possible: another test covers the search.
+    // The dimensions are fixed to keep the space small. Another test covers the search.
     let fixed =
         ["--set", "tensor.cores=1", "--set", "tensor.arrays_per_core=2", "--set", "clock_mhz=1050", "--set", "links=6"];
     let search =

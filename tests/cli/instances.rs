@@ -135,7 +135,7 @@ fn schedules_take_the_recorded_makespans() {
     assert_eq!((proven, open), (45, 3));
 }
 
-/// Operators of the stored instances run as the answer says: after their predecessors, for their latencies, and within
+/// In the answers for the stored instances, operators start after their predecessors, take their latencies, and end by
 /// the stated makespan.
 #[test]
 fn schedules_say_when_and_where_each_operator_runs() {
@@ -160,8 +160,8 @@ fn schedules_say_when_and_where_each_operator_runs() {
     }
 }
 
-/// A tensor operator across both tensor cores (4, against 9 on one) and an equally long vector operator. They overlap
-/// if the first blocks only tensor cores, and run in sequence if it blocks all cores.
+/// A tensor operator takes 4 on both tensor cores and 9 on one. A vector operator also takes 4. They overlap if the
+/// tensor operator blocks only tensor cores, and run in sequence if it blocks all cores.
 #[test]
 fn an_instance_says_what_an_operator_across_all_cores_blocks() {
     let dir = tempfile::tempdir().unwrap();

@@ -164,7 +164,7 @@ fn a_system_of_calculon_may_have_memory_without_end() {
     let row = run_coplace_in(dir.path(), &["calculon", &model, &execution, "endless.json", "--format", "json"]);
     let row = row.expect_json();
     assert!(row["not_modelled"].as_array().unwrap().iter().any(|line| line == note), "{row}");
-    // 175 billion parameters do not fit into the 64 GiB of the file as it is.
+    // The parameters of GPT-3 do not fit into the 64 GiB of the unchanged file.
     let call = "plan gpt3-175b --fabric SYSTEM --devices 16 --global-batch 16 --tensor 1 --pipeline 1 --zero 0 --chip";
     let plan = |file: &str| {
         let call = call.replace("SYSTEM", file);

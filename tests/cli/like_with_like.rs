@@ -1,4 +1,4 @@
-//! Comparisons of like things: a row's figure is what the planner says of that chip on the row's own terms.
+//! Comparisons under equal terms: the figure of every row equals that of `plan` for its chip, fabric and stack.
 
 use crate::search::{RELATIVES, read_record};
 use crate::support::run_coplace_in;
@@ -26,7 +26,7 @@ const PLANS: [&str; 18] = [
     "even",
 ];
 
-/// The study with plans that can be asked for one by one.
+/// Returns the study [`RELATIVES`] with the plans of [`PLANS`].
 fn narrow_study() -> String {
     let (head, _) = RELATIVES.split_once("[plan]").unwrap();
     let (_, limits) = RELATIVES.split_once("[limits]").unwrap();
@@ -43,7 +43,8 @@ fn a_row_s_figure_is_that_of_plan_on_the_row_s_fabric_and_stack() {
     check_rows("opt-350m", "1024", "0.5");
 }
 
-/// With one margin for all plans, the row of b200 would have another plan, 2.7 % slower.
+/// The margin differs from plan to plan. With the same margin for all plans, b200 would have a plan that is 2.7 %
+/// slower.
 #[test]
 fn a_row_s_plan_keeps_the_margin_that_plan_keeps() {
     check_rows("llama2-7b", "2048", "0.94");
@@ -84,8 +85,8 @@ fn check_rows(model: &str, sequence: &str, fit: &str) {
             "--format",
             "json",
         ];
-        // A row has the fastest plan that the stack's framework can run: of the study's plans on the found fabric, of
-        // all as it is sold.
+        // A row has the fastest plan that the stack's framework can run. On the found fabric, it is among the study's
+        // plans; as sold, it is among all plans.
         let plans = if standing == "as_sold" { &[][..] } else { &PLANS };
         let planned = run_coplace_in(dir.path(), &[&job[..], plans].concat()).expect_json();
         let listed = planned["plans"].as_array().unwrap();
@@ -95,7 +96,7 @@ fn check_rows(model: &str, sequence: &str, fit: &str) {
         checked += 1;
     }
     assert!(checked >= 8, "{checked}: {entries:?}");
-    // The causes of the lead multiply to the whole.
+    // The product of the causes' factors is the whole lead.
     let gain = &record["comparison"]["gain"];
     let product: f64 = gain["causes"].as_array().unwrap().iter().map(|of| of["factor"].as_f64().unwrap()).product();
     let value = |label: &Value| {
@@ -131,11 +132,11 @@ fn a_plan_fits_with_the_chance_that_is_asked_for() {
     let (usual, half, sure) = (with(&[]), with(&["--fit", "0.5"]), with(&["--fit", "0.99"]));
     assert!(!chances(&usual).is_empty() && chances(&usual).iter().all(|chance| *chance >= 0.9), "{usual}");
     assert!(chances(&sure).iter().all(|chance| *chance >= 0.99), "{sure}");
-    // The job of `evaluate` has the same plan.
+    // `evaluate` chooses the same plan.
     let evaluated = run_coplace_in(dir.path(), &[&["evaluate"][..], &job[1..]].concat()).expect_json();
     assert!(evaluated["result"]["plan"]["fit_probability"].as_f64().unwrap() >= 0.9, "{evaluated}");
     assert_eq!(evaluated["result"]["time"]["step_s"], usual["plans"][0]["step_s"]);
-    // A margin excludes plans and adds none.
+    // A margin only excludes plans, so that a higher chance never gives a shorter step.
     let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
     let rounding = 1.0 + 1e-9;
     assert!(step(&half) <= step(&usual) * rounding && step(&usual) <= step(&sure) * rounding);
@@ -164,7 +165,7 @@ fn a_job_without_a_likely_plan_names_the_likeliest() {
     ];
     let said = |more: &[&str]| run_coplace_in(dir.path(), &[&job[..], more].concat());
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Whatever the list's length.
+    // The message does not depend on the length of the list.
     for list in [&["2048"][..], &["2048", "--top", "1"]] {
         let text = words(&said(list).expect_result());
         assert!(
@@ -174,7 +175,7 @@ fn a_job_without_a_likely_plan_names_the_likeliest() {
     }
     let emitted = said(&["2048", "--emit", "megatron"]);
     assert!(emitted.code == 1 && emitted.stderr.contains("no plan fits with a chance of 90 %"), "{}", emitted.stderr);
-    // The part that goes away is open again: not all of it finds room.
+    // `ssdtrain` without a fraction leaves the offloaded part open. The storage is too small for all activations.
     let away = ["4096", "--micro-batch", "1", "--recompute", "none", "--technique", "ssdtrain", "--nvme", "6:10"];
     let text = words(&said(&away).expect_result());
     assert!(text.contains("no plan fits with a chance of 90 %") && text.contains("--fit 0.5"), "{text}");
@@ -183,7 +184,7 @@ fn a_job_without_a_likely_plan_names_the_likeliest() {
 #[test]
 fn the_plan_of_a_found_chip_fits_with_the_chance_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    // A sequence so long that the fastest plan fills the memory.
+    // With one device, the fastest plan nearly fills the memory.
     std::fs::write(dir.path().join("s.toml"), RELATIVES.replace("devices = 16", "devices = 1")).unwrap();
     let job = ["search", "opt-350m", "--study", "s.toml", "--global-batch", "24", "--draws", "0", "--format", "json"];
     let with = |fit: &[&str]| run_coplace_in(dir.path(), &[&job[..], fit].concat()).expect_json();
@@ -193,7 +194,7 @@ fn the_plan_of_a_found_chip_fits_with_the_chance_that_is_asked_for() {
     assert!(chance(&half) < 0.9 && chance(&usual) >= 0.9 && chance(&sure) >= 0.99, "{}", chance(&half));
     assert!(step(&half) < step(&usual) && step(&usual) <= step(&sure));
     assert_eq!(usual["study"]["options"]["fit"], "0.9");
-    // The margin counts as memory of the device.
+    // The capacity is the same with and without a margin: the margin is not subtracted from it.
     assert_eq!(usual["best"]["step"]["capacity_gib"], half["best"]["step"]["capacity_gib"]);
     for wrong in ["0", "1", "nan"] {
         let said = run_coplace_in(dir.path(), &[&job[..], &["--fit", wrong]].concat()).expect_refusal();
@@ -249,7 +250,7 @@ fn a_choice_is_drawn_the_same_twice_and_reads_back() {
     let least = finalists.iter().map(|of| of["regret_expected"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
     assert_eq!(decision["robust"]["regret_expected"].as_f64(), Some(least));
     assert!(dir.path().join("one/tornado.png").exists());
-    // Efficiencies are among what is not known.
+    // Efficiencies are among the uncertain constants.
     let inputs: Vec<&str> =
         decision["tornado"].as_array().unwrap().iter().map(|row| row["input"].as_str().unwrap()).collect();
     assert!(inputs.contains(&"efficiency.scratchpads.tensor"), "{inputs:?}");

@@ -3,8 +3,8 @@
 use crate::plan::{call_plan, number_at};
 use crate::support::run_coplace;
 
-/// Links between 8 nodes in GB/s. Links between neighbours (in the order of the ranks) have half the bandwidth of the
-/// others.
+/// Writes a file of links between 8 nodes in GB/s, changed by `change`. Links between neighbours in the order of the
+/// ranks have half the bandwidth of the others. Returns the directory and the path.
 fn links(change: impl Fn(String) -> String) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("links.csv");
@@ -34,13 +34,13 @@ fn ranks_are_mapped_to_measured_links() {
     let mapping = &answer["mapping"];
     let [before, after, bound] = ["before_s", "after_s", "lower_bound_s"].map(|key| number_at(&mapping[key]));
     assert!((before / number_at(&answer["plans"][0]["step_s"]) - 1.0).abs() < 1e-9);
-    // The rate is that of the mapped step.
+    // `tokens_per_s` is the rate of the mapped step.
     let (first, tokens) =
         (&answer["plans"][0], number_at(&answer["global_batch_sequences"]) * number_at(&answer["sequence_tokens"]));
     assert!((number_at(&first["tokens_per_s"]) * after / tokens - 1.0).abs() < 1e-9, "{first}");
     assert!(bound <= after && after < before && number_at(&mapping["without_links_s"]) < after, "{mapping}");
-    // No four nodes are joined by fast links only. The data-parallel rings use the fast ones, so that the bound is
-    // nearly met.
+    // The rings of the two data-parallel groups of four nodes use only fast links, for example in nodes 0, 2, 4, 6 and
+    // 1, 3, 5, 7. So the step nearly reaches the bound.
     assert!(number_at(&mapping["gap"]) < 0.01, "{mapping}");
     let data = mapping["axes"].as_array().unwrap().iter().find(|a| a["axis"] == "data").unwrap();
     assert!(number_at(&data["after_s"]) < 0.6 * number_at(&data["before_s"]), "{data}");

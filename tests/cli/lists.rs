@@ -101,7 +101,7 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
     let text = job(&["--fabric", "tpu_v4_ici"]).expect_result();
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(foreign), "{text}");
     assert!(!job(&["--fabric", "nvlink4_node"]).expect_result().contains("is a network of"));
-    // `evaluate` takes the chip's usual network.
+    // Without --fabric, `evaluate` takes the chip's usual network.
     let silent = run_coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"])
         .expect_result();
     assert!(silent.contains("eos_ndr400x8") && !silent.contains("is a network of"), "{silent}");

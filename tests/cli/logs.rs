@@ -21,8 +21,8 @@ fn the_script_is_written_and_its_use_is_said() {
     assert!(neither.code == 2 && neither.stderr.contains("DATA.csv"), "{}", neither.stderr);
 }
 
-/// The script on whatever PyTorch runs on; its rows go through `validate` and `calibrate`. `.ci/run` calls it where
-/// PyTorch can be installed.
+/// Runs the script on the device that PyTorch finds, then `validate` and `calibrate` on its rows. `.ci/run` runs this
+/// test where PyTorch can be installed.
 #[test]
 #[ignore = "needs PyTorch"]
 fn pytorch_s_own_measurements() {
@@ -54,10 +54,10 @@ fn pytorch_s_own_measurements() {
         })
         .collect();
     let [kernels, streams, runs, serving, decoding] = counted[..] else { panic!("{counted:?}") };
-    // No row is faulty and every one is predicted.
+    // No row is faulty, and every row is predicted.
     assert!(kernels.0 >= 40 && kernels.1 == 0 && kernels.2 == 0, "{counted:?}\n{answer:#}");
     assert_eq!((streams, runs), ((4, 0, 0), (8, 0, 0)), "{answer:#}");
-    // The small model of the check is not built in.
+    // The four rows of decoding have no prediction, because their small model is not built in.
     assert!(serving.0 >= 7 && serving.1 == 0 && serving.2 == 0 && decoding == (4, 0, 4), "{answer:#}");
     let chip = ["calibrate", "chips/two_cpu_cores.toml", "measured/kernels.csv", "--out", "fitted.toml"];
     let text = run(&chip).expect_result();

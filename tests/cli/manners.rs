@@ -4,7 +4,7 @@ use crate::support::{run_coplace, run_coplace_in};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The command's answer on a screen of the given width.
+/// Returns the command's answer on a screen of the given width.
 fn on_screen(columns: &str, arguments: &[&str]) -> String {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let output = command.env("COLUMNS", columns).args(arguments).output().unwrap();
@@ -55,7 +55,8 @@ fn off_a_terminal_a_line_has_eighty_columns() {
 #[test]
 fn what_takes_long_says_what_it_does() {
     let dir = tempfile::tempdir().unwrap();
-    // Three phases take eight seconds; one of them takes longer than the two quiet ones.
+    // A phase that lasts longer than two seconds is reported. The search has eight seconds for three phases, so at
+    // least one is reported.
     let said = |log: Option<&str>| {
         let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
         command.current_dir(dir.path()).env_remove("COPLACE_LOG");
@@ -75,7 +76,7 @@ fn what_takes_long_says_what_it_does() {
     assert_eq!(said(Some("warn")), "");
 }
 
-/// Its whole search takes minutes.
+/// A call of `plan` whose whole search takes minutes.
 const LONG: &str =
     "plan llama3-70b --chip h100_80gb_sxm --fabric eos_ndr400x8 --devices 64 --global-batch 512 --everything --top 3";
 
@@ -86,7 +87,7 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
     let mut child = command.spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let line = told.by_ref().find(|line| line.contains("best ")).unwrap();
-    // The phase after two seconds depends on the machine.
+    // The phase that is reported first depends on the machine's speed.
     let parts = [" plans evaluated, ", "schedules played, ", "other splits of the layers, ", "what stages keep, "];
     assert!(line.contains("searching plans [") && parts.iter().any(|part| line.contains(part)), "{line}");
     let pid = child.id().to_string();
@@ -123,21 +124,21 @@ fn a_search_that_is_stopped_keeps_its_best_which_is_compared_by_its_objective() 
     assert!((value / (rate / design["cost_usd"].as_f64().unwrap()) - 1.0).abs() < 1e-9, "{value}: {design}");
 }
 
-/// The warning beside plans of which each is too likely to need more memory than there is.
+/// The warning that no plan found so far fits with the usual chance.
 const RISKY: &str = " WARN none of the plans found so far fits with a chance of 90 %\n";
 
 #[test]
 fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     let call: Vec<&str> = LONG.split(' ').chain(["--time-limit", "1", "--format", "json"]).collect();
     let called = run_coplace(&call);
-    // How much is found in time depends on the machine; what is likely to fit may not be.
+    // The plans found in a second depend on the machine. None of them may be likely to fit, which gives a warning.
     assert!(called.code == 0 && ["", RISKY].contains(&called.stderr.as_str()), "{}", called.stderr);
     let answer: serde_json::Value = serde_json::from_str(&called.stdout).unwrap();
     let stopped = &answer["stopped"];
     assert_eq!(stopped["by"], "stopped by --time-limit 1");
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
     assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
-    // The number depends on the machine.
+    // The number of plans that were not reached depends on the machine.
     assert!(
         answer["counts"]["not_reached"].as_u64().unwrap() > 0 && answer["neighbours"].as_array().unwrap().is_empty()
     );
@@ -203,8 +204,8 @@ fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
     }
 }
 
-/// The output of a Python reader, or `None` if it is not installed. `.ci/run` runs this and reports readers that cannot
-/// be installed.
+/// Runs a Python script that reads a file, and returns its output. Tests that use it are ignored by default; `.ci/run`
+/// runs them, and reports readers that cannot be installed.
 fn read_by(script: &str, file: &std::path::Path) -> String {
     let output = Command::new("python3").arg("-c").arg(script).arg(file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -259,7 +260,7 @@ fn a_narrow_table_keeps_the_columns_that_one_came_for() {
         --details";
     let narrow = on_screen("80", &call.split(' ').collect::<Vec<_>>());
     let (_, memory) = narrow.split_once("Memory, GiB per device").unwrap();
-    // A table of few rows turns: its columns are lines then.
+    // A table with few rows is turned: its columns become lines.
     let heads = memory.lines().take(20).collect::<Vec<_>>().join(" ");
     assert!(["weights", "activations", "needs", "usable"].iter().all(|head| heads.contains(head)), "{heads}");
     let chips = on_screen("80", &["list", "chips"]);

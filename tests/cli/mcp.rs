@@ -48,7 +48,7 @@ impl Agent {
         self.next
     }
 
-    /// The next answer. Notifications are skipped.
+    /// Returns the next answer. Notifications are skipped.
     fn receive_any(&mut self) -> Value {
         loop {
             let mut line = String::new();
@@ -66,7 +66,7 @@ impl Agent {
         message
     }
 
-    /// The text of a tool's answer, and whether it is an error.
+    /// Calls a tool. Returns the text of its answer, and true if it is an error.
     fn call(&mut self, tool: &str, arguments: Value) -> (String, bool) {
         let id = self.send("tools/call", json!({ "name": tool, "arguments": arguments }));
         let message = self.receive(id);
@@ -89,13 +89,13 @@ impl Agent {
         text
     }
 
-    /// Waits until the server works no more: a second in which it takes a tenth of a second of a core at most.
+    /// Waits until the server rests: until it uses at most 0.1 s of a core within a second.
     #[cfg(target_os = "linux")]
     fn expect_rest(&self) {
         let ticks = || {
             let text = std::fs::read_to_string(format!("/proc/{}/stat", self.server.id())).unwrap();
             let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
-            // utime and stime in hundredths of a second; proc(5) counts from the process's number.
+            // utime and stime, in hundredths of a second: fields 14 and 15 by proc(5). `fields` begins with field 3.
             fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
         };
         let end = Instant::now() + Duration::from_secs(60);
@@ -137,11 +137,11 @@ fn an_agent_asks_for_plans_and_details_and_is_refused_what_writes() {
     let named = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("no {name}"));
     assert!(!tools.iter().any(|tool| tool["name"] == "mcp"));
     let plan = &named("plan")["inputSchema"];
-    // The table of decisions has the numbers of a degree.
+    // The schema of a degree has its limits.
     assert_eq!(plan["properties"]["tensor"]["anyOf"][0], json!({ "type": "integer", "minimum": 1, "maximum": 65536 }));
     assert_eq!(plan["properties"]["attention"]["enum"], json!(["fused", "unfused"]));
     assert_eq!(plan["required"], json!(["model", "chip"]));
-    // A server that writes nothing offers nothing that writes, and no jobs of other programs.
+    // Without --allow-write, the server offers no arguments that write files or submit jobs.
     assert!(plan["properties"].get("trace").is_none() && named("search")["inputSchema"].get("slurm").is_none());
     assert_eq!(named("search")["annotations"]["readOnlyHint"], true);
 
@@ -159,7 +159,7 @@ fn an_agent_asks_for_plans_and_details_and_is_refused_what_writes() {
     assert!(agent.refusal("plan", with(job(), "chip", json!("/etc/hostname"))).contains("reads files in"));
     let (text, is_error) = agent.call("plan", with(job(), "tensor", json!([1, 2])));
     assert!(!is_error, "{text}");
-    // An unknown tool is an error of the protocol.
+    // An unknown tool is a protocol error, not an error of a tool.
     let id = agent.send("tools/call", json!({ "name": "plam", "arguments": {} }));
     let message = agent.receive(id);
     assert!(message["error"]["message"].as_str().unwrap().contains("is no verb"), "{message}");
@@ -174,7 +174,7 @@ fn an_agent_searches_and_writes_in_its_folder_alone() {
     let search = json!({ "models": ["llama2-7b"], "study": "smoke", "draws": 0 });
     let found = agent.answer("search", search.clone());
     assert!(found.contains("answer-1: ") && found.contains("files in "), "{found}");
-    // The name of an answer stands for its run.
+    // The name of an answer may be given for its run.
     let explained = agent.answer("explain", json!({ "run": "answer-1" }));
     assert!(explained.contains("answer-2: "), "{explained}");
     agent.answer("search", with(search.clone(), "out", json!("mine/run")));
@@ -198,7 +198,7 @@ fn a_long_call_neither_blocks_others_nor_outlives_its_cancellation() {
     let start = Instant::now();
     let long = json!({ "name": "search", "arguments": { "models": ["llama3-70b"], "study": "tpu", "draws": 0 } });
     let id = agent.send("tools/call", long);
-    // An answer comes while the search runs.
+    // Other calls are answered while the search runs.
     assert!(agent.answer("list", json!({ "what": "chips" })).contains("h100"));
     let cancelled = json!({ "requestId": id, "reason": "enough" });
     agent.say(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled }));

@@ -2,7 +2,7 @@
 
 use crate::support::{file_names, read_repository_file, repository_path, run_coplace, run_coplace_in};
 
-/// A kernels file with made-up rows of one chip. The first row is wrong or unknown if a test says so.
+/// The header of a file of kernels. Tests add made-up rows.
 const HEADER: &str = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source\n";
 
 fn gemm(id: &str, chip: &str, size: u32, measured_us: &str) -> String {
@@ -81,13 +81,13 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
     let cells = predictions.lines().find_map(|l| l.strip_prefix("a,measured_us,1,")).unwrap();
     let predicted: f64 = cells.split(',').next().unwrap().parse().unwrap();
-    // The arrays bound a product of this size: a chip that is slower by half reaches about two thirds of the fraction.
+    // The arrays bound a product of this size. If it takes 1.5 times as long, the fitted fraction is about two thirds.
     write(&(1.5 * predicted).to_string());
     let call = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction", "--format", "json"];
     let answer = run_coplace_in(dir.path(), &call).expect_json();
     assert_eq!((answer["measurements"].as_u64(), answer["other_chips"].as_u64()), (Some(6), Some(1)));
     let error = |key: &str| answer[key].as_f64().unwrap();
-    // A fit ends at steps of a fiftieth.
+    // The fit ends at steps of 2 %, so that an error of up to 2 % remains.
     assert!(error("error_after_pct") <= error("error_before_pct") && error("error_after_pct") < 2.0, "{answer}");
     let [scalar] = &answer["scalars"].as_array().unwrap()[..] else { panic!("{answer}") };
     assert!(scalar["key"] == "calibration.tensor_achieved_fraction" && scalar["determined"] == true, "{scalar}");
@@ -97,7 +97,7 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
         (scalar["range"][0].as_f64().unwrap()..=scalar["range"][1].as_f64().unwrap()).contains(&of("after")),
         "{scalar}"
     );
-    // The written file is a chip that every verb accepts.
+    // Every verb accepts the written file as a chip.
     run_coplace_in(
         dir.path(),
         &[
@@ -163,8 +163,8 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
-/// The file of a fitted stack has its runs. With them the interval of a step on their cluster is narrower than without,
-/// and that on another fabric is not.
+/// The file of a fitted stack contains the measured runs. They narrow the interval of a step on their cluster, but not
+/// of one on another fabric.
 #[test]
 fn own_runs_narrow_the_intervals_of_their_cluster() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn own_runs_narrow_the_intervals_of_their_cluster() {
     assert!(own.0 < 0.95 * none.0 && !own.1.contains("\"stack\"") && none.1.contains("\"stack\""), "{own:?} {none:?}");
     let on_another = |stack| evidence(stack, "nvlink3_node").0;
     assert_eq!(on_another("ours.toml"), on_another("without.toml"));
-    // A wrong error is named.
+    // An impossible error in a run is refused with its limits.
     let wrong = written.replacen("error_without_run = ", "error_without_run = 99.0 # ", 1);
     std::fs::write(dir.path().join("wrong.toml"), wrong).unwrap();
     let call =
@@ -215,7 +215,7 @@ fn own_runs_narrow_the_intervals_of_their_cluster() {
     );
 }
 
-/// A row's new tokens are among its context, and an attention library says something of prompts only.
+/// The context of a row includes its new tokens, so it has at least as many. An attention library affects only prompts.
 #[test]
 fn passes_are_refused_where_a_column_would_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -235,7 +235,8 @@ fn passes_are_refused_where_a_column_would_change_nothing() {
     assert!(said.contains("llama3.1-8b prompts 1 0") && !said.contains("not scored"), "{said}");
 }
 
-/// The tables of the book have every figure under its system, to four digits, with its verdict, and no other row.
+/// Checks the tables of the book: every figure is under its system, with its verdict and the value to four digits.
+/// There are no other rows.
 fn check_pages_of_papers(figures: &[serde_json::Value]) {
     let mut rows = std::collections::BTreeMap::new();
     for page in ["papers.md", "papers-approximate.md", "papers-inference.md"] {
@@ -263,7 +264,7 @@ fn check_pages_of_papers(figures: &[serde_json::Value]) {
     assert!(rows.is_empty(), "rows without a figure: {rows:?}");
 }
 
-/// A tolerance in percentage points is not a percentage.
+/// A tolerance in percentage points is compared with the difference, not with the relative error.
 #[test]
 fn points_are_not_percent() {
     let text = run_coplace(&["validate", "--techniques"]).expect_result();
@@ -290,7 +291,8 @@ fn points_are_not_percent() {
     }
 }
 
-/// The built chip is in the space of its hindcast, so the best one trains at least as fast, within the same limits.
+/// The built chip is in the space of its hindcast. So the best chip is at least as fast within the same limits, up to
+/// the gap of the search.
 #[test]
 fn a_hindcast_is_at_least_as_good_as_its_chip_and_within_its_limits() {
     let answer = run_coplace(&["validate", "--hindcast", "MI300X", "--format", "json"]).expect_json();

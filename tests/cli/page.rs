@@ -40,7 +40,7 @@ impl Served {
         Self { host: host.to_owned(), token: token.trim_end_matches('/').to_owned(), program }
     }
 
-    /// The status and the body of a request.
+    /// Sends a request, and returns the status and the body of the answer.
     fn request(&self, method: &str, path: &str, host: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         let length = body.len();
@@ -63,7 +63,7 @@ impl Served {
     }
 }
 
-/// The place of a slider's value.
+/// Returns the position of a value on a slider.
 fn place(start: &Value, key: &str, value: &str) -> usize {
     let controls = start["controls"].as_array().unwrap();
     let control = controls.iter().find(|control| control["key"] == key).unwrap_or_else(|| panic!("no {key}"));
@@ -71,7 +71,7 @@ fn place(start: &Value, key: &str, value: &str) -> usize {
     values.iter().position(|known| known == value).unwrap_or_else(|| panic!("{key} {value}: {values:?}"))
 }
 
-/// The sliders and the first answer of a page.
+/// Returns the data of the page: its sliders and its first answer.
 fn start(served: &Served) -> Value {
     let (status, page) = served.request("GET", &format!("/{}/", served.token), &served.host, "");
     assert_eq!(status, 200);
@@ -93,7 +93,7 @@ fn sliders_ask_the_core_again_and_strangers_are_refused() {
     }
     let start = start(&served);
     let first = &start["first"];
-    // The page's figures are those of the command.
+    // The page has the same plan as `evaluate`.
     let words = ["evaluate"].iter().chain(&JOB).chain(&["--format", "json"]).copied().collect::<Vec<_>>();
     let evaluated = run_coplace(&words).expect_json();
     assert_eq!(first["plan"], evaluated["result"]["plan"]);
@@ -118,14 +118,14 @@ fn sliders_ask_the_core_again_and_strangers_are_refused() {
     assert_eq!(small["feasible"], false);
     assert!(small["why"].as_str().unwrap().contains("GiB"), "{small}");
 
-    // Half of the answers come within a fifth of a second.
+    // Five of nine answers take less than 0.2 s.
     let mut took: Vec<f64> =
         (0..9).map(|at| served.answer(&json!({ "clock_mhz": at, key: 8 - at }))["took_ms"].as_f64().unwrap()).collect();
     took.sort_by(f64::total_cmp);
     assert!(took[4] < 200.0, "{took:?}");
 }
 
-/// `.ci/run` runs this if Debian's package chromium is installed or can be.
+/// `.ci/run` runs this test if Debian's package chromium is installed or can be installed.
 #[test]
 #[ignore = "needs chromium"]
 fn the_sliders_in_a_browser_redraw_every_chart_in_both_themes_and_widths() {

@@ -30,7 +30,7 @@ fn the_fastest_plans_fit_and_no_neighbour_beats_them() {
     let plans = answer["plans"].as_array().unwrap();
     let steps: Vec<f64> = plans.iter().map(|p| number_at(&p["step_s"])).collect();
     assert!(steps.len() >= 5 && steps[..5].is_sorted(), "{steps:?}");
-    // The fastest plan that Megatron-LM does not document follows the five, if it is faster than all of them.
+    // If the fastest plan that Megatron-LM does not document is faster than the five, it follows them in the list.
     let discouraged = |plan: &Value| plan["discouraged"].is_string();
     assert!(plans[..5].iter().all(|plan| !discouraged(plan)), "{answer}");
     assert!(plans[5..].iter().all(discouraged) && steps[5..].iter().all(|step| *step < steps[0]), "{steps:?}");
@@ -134,14 +134,14 @@ fn what_a_framework_discourages_is_marked_and_ranks_last() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // Who asks for such plans alone gets them, marked.
+    // If only discouraged plans are requested, they are listed with the reason.
     let alone = json(&["--pipeline", "4", "--zero", "2"]);
     let plans = alone["plans"].as_array().unwrap();
     assert_eq!(plans.len(), 2, "{alone}");
     for plan in plans {
         assert!(plan["discouraged"].as_str().unwrap().starts_with("not documented: "), "{alone}");
     }
-    // The written plan is documented.
+    // `--emit` writes a documented plan.
     let flags = run(&["--emit", "megatron"]).expect_result();
     assert!(!flags.contains("fsdp") && !flags.contains("not among what Megatron-LM documents"), "{flags}");
 }
@@ -188,7 +188,8 @@ fn options_of_the_stack_are_set_by_name() {
     let (name, hidden) = step(&["--stack-option", "overlap.tensor=1", "--stack-option", "overlap.data_reduction=1"]);
     assert_eq!(name, "megatron with overlap.tensor=1 with overlap.data_reduction=1");
     assert!(hidden < 0.99 * plain, "{hidden} {plain}");
-    // Hybrid sharding: with tensor groups of 8, each node has one rank and keeps its own copy.
+    // Hybrid sharding: at tensor-parallel degree 2, each of the eight nodes has four data-parallel ranks, which share
+    // one copy of the states.
     let flags = run_coplace(&call_plan(
         &[
             &["--tensor", "2"],
@@ -432,10 +433,10 @@ fn maxtext_is_offered_what_it_runs() {
         let written = with(more);
         assert!(written.code == 0 && written.stdout.contains(setting), "{more}: {} {}", written.stderr, written.stdout);
     }
-    // The listed plan is the written plan.
+    // The first plan of the list has the schedule that `--emit` writes.
     let first = &with("--pipeline 4 --format json").expect_json()["plans"][0]["plan"];
     assert_eq!(first["schedule"], "g_pipe", "{first}");
-    // A plan that the framework cannot run is written as requested, with the cure.
+    // A requested plan that the framework cannot run is written, and the message has the cure.
     let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
     assert_eq!(interleaved.code, 3, "{}", interleaved.stderr);
     assert!(
@@ -477,8 +478,8 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     );
 }
 
-/// Three tiers of switches, the innermost of 8 devices: maxtext keeps a copy of GPT-3's states in each of these
-/// domains, and nothing fits. The message names the option with which a plan does.
+/// The fabric has three tiers of switches; the innermost has 8 devices. maxtext keeps a copy of GPT-3's states in each
+/// group of 8, so that no plan fits. The message names the option with which a plan fits.
 #[test]
 fn hybrid_sharding_that_makes_nothing_fit_is_named_with_its_option() {
     let dir = tempfile::tempdir().unwrap();
@@ -564,11 +565,11 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
         all[1] = String::leak(model.display().to_string());
         run_coplace(&all).expect_json()
     };
-    // No number of layers in the 14 inner stages makes all stages hold 2 or 3.
+    // With 14 equal inner stages, the 40 layers could not be split so that every stage holds 2 or 3.
     let thin = with(&["--pipeline", "16", "--virtual-stages", "1"]);
     let layers: Vec<f64> = thin["plans"][0]["layers"].as_array().unwrap().iter().map(number_at).collect();
     assert!(layers.iter().all(|n| (2.0..=3.0).contains(n)) && layers.iter().sum::<f64>() == 40.0, "{layers:?}");
-    // Chunks that do not divide the layers are in the space.
+    // The space also has numbers of chunks that do not divide the layers.
     let chunks = with(&["--pipeline", "8", "--virtual-stages", "3"]);
     assert_eq!(chunks["plans"][0]["layers"].as_array().unwrap().len(), 24);
 }
@@ -590,7 +591,7 @@ fn what_is_offloaded_must_fit_into_the_hosts_memory() {
         none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"),
         "{none}"
     );
-    // A chip without a host cannot offload to it. Without storage it cannot offload to that either.
+    // A chip without a host cannot offload to host memory, and one without storage cannot offload to storage.
     for (policy, table) in [("custom:offload(decoder_layer_input)", "host"), ("tensors:nvme(input)", "storage")] {
         let mut nowhere = call_plan(&["--recompute", policy]);
         nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
@@ -727,7 +728,7 @@ fn memory_under_zb_v_is_said_to_be_a_limit() {
         need.len() == 4 && need.iter().zip(&played).all(|(need, played)| *played <= need * (1.0 + 1e-9)),
         "{need:?} {played:?}"
     );
-    // Elsewhere the peak is that of the timeline.
+    // Under other schedules, the peak equals that of the timeline, and the report has no note.
     let other = ["--schedule", "1f1b", "--pipeline", "4", "--top", "1", "--details"];
     let other = run_coplace(&call_plan(&other)).expect_result();
     assert!(!other.contains("Under ZB-V"), "{other}");
@@ -785,7 +786,7 @@ fn a_copied_chip_has_the_answers_of_the_original() {
                 let more = ["--devices", "8", "--global-batch", "16", "--format", "json"];
                 let mut answer = run_coplace(&[&call[..], &more].concat()).expect_json();
                 answer.as_object_mut().unwrap().remove("asked").unwrap();
-                // Evidence names the chip that was measured: the original.
+                // The evidence names the measured chip, which is the original even for the copy.
                 answer.to_string().replace(name, "CHIP").replace(original, "CHIP")
             };
             assert_eq!(answer(chip, chip), answer(&copy, "acme"), "{verb} {chip}");

@@ -1,4 +1,4 @@
-//! A power limit and the clock that it leaves a chip.
+//! Power limits, and the clocks to which they lower chips.
 
 use crate::search::{RELATIVES, read_record};
 use crate::support::run_coplace_in;
@@ -18,7 +18,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     let (free, text) = found("free", &[]);
     assert!(free["best"]["design"]["lowered_clock_mhz"].is_null() && !text.contains("clock is lowered"), "{text}");
     let power = number(&free, "peak_power_w");
-    // A limit that the best chip meets changes nothing.
+    // A limit above the best chip's power changes nothing.
     let (wide, _) = found("wide", &["--max-power", "1000"]);
     assert_eq!(wide["best"]["step"], free["best"]["step"]);
     let most = format!("{:.0}", 0.75 * power);
@@ -40,7 +40,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     assert_eq!(again["result"]["energy"], limited["best"]["step"]["energy"]);
     let explained = run_coplace_in(dir.path(), &["explain", "limited"]).expect_result();
     assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz by the power limit")), "{explained}");
-    // A sweep has the same chip at the same clock.
+    // A sweep finds the same chip at the same clock.
     let swept = [&["sweep"][..], &question, &["--max-power", &most, "--out", "swept"]].concat();
     run_coplace_in(dir.path(), &swept).expect_result();
     let sweep = read_record(&dir.path().join("swept"));
@@ -51,7 +51,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
         run_coplace_in(dir.path(), &[&["search"][..], &question, &["--set", "lowered_clock_mhz=800"]].concat())
             .expect_refusal();
     assert!(varied.contains("lowered_clock_mhz"), "{varied}");
-    // No clock is low enough.
+    // A limit of 20 W leaves no chip, even at the lowest clock.
     let none =
         run_coplace_in(dir.path(), &[&["search"][..], &question, &["--max-power", "20", "--out", "none"]].concat())
             .expect_refusal();
@@ -62,7 +62,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     assert!(!dir.path().join("none").exists());
 }
 
-/// The clock is a choice where energy counts: what a limit of power finds, a larger one finds too.
+/// If the objective depends on energy, the search also chooses the clock. So a larger power limit is never worse.
 #[test]
 fn a_larger_limit_of_power_is_never_worse() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,11 +87,12 @@ fn a_larger_limit_of_power_is_never_worse() {
     let record = search("energy-per-token", "900");
     let (limit, design) = (record["lowered_to_w"].as_f64().unwrap(), &record["best"]["design"]);
     assert!(design["peak_power_w"].as_f64().unwrap() <= limit && limit < 900.0, "{design}");
-    // The run is asked again at these clocks, and its directory is that of the same question.
+    // `explain` uses the lowered clock, and a second search writes into the same directory, because the question is the
+    // same.
     let explained = run_coplace_in(dir.path(), &["explain", "energy-per-token-900"]).expect_result();
     let clock = design["lowered_clock_mhz"].as_f64().unwrap();
     assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz")), "{explained}");
     assert_eq!(search("energy-per-token", "900")["best"], record["best"]);
-    // The highest clock is best where speed counts.
+    // For the throughput, the highest clock is best.
     assert!(search("throughput", "900")["lowered_to_w"].is_null());
 }

@@ -18,14 +18,14 @@ const OF_A_SEARCH: [&str; 10] = [
     "decisions",
 ];
 
-/// The data of a page.
+/// Returns the data of a page.
 fn data(page: &Path) -> Value {
     let html = std::fs::read_to_string(page).unwrap();
     let (_, data) = html.split_once("id=\"data\">").unwrap();
     serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
 }
 
-/// A run of a small study in a directory, and its page.
+/// Searches a small study and writes the page of the run. Returns the run's record.
 fn searched(directory: &Path) -> Value {
     std::fs::write(directory.join("small.toml"), small_study()).unwrap();
     let run = run_coplace_in(
@@ -51,7 +51,7 @@ fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
     assert_eq!(page["dies"].as_array().unwrap().len(), 3);
     let die = page["dies"][0]["area_mm2"].as_f64().unwrap();
     assert!((die / run["best"]["design"]["area_mm2"].as_f64().unwrap() - 1.0).abs() < 1e-9);
-    // The passes belong to the stages of the record and take as long.
+    // The passes of each stage take as long as the record says.
     let stages = run["best"]["step"]["timeline"].as_array().unwrap();
     for (at, stage) in stages.iter().enumerate() {
         let events = page["timeline"]["events"].as_array().unwrap().iter();
@@ -69,7 +69,8 @@ fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
     for kernel in page["roofline"]["kernels"].as_array().unwrap() {
         let takes = kernel["latency_s"].as_f64().unwrap();
         assert!(kernel["operations"].as_f64().unwrap() / takes / 1e12 <= peak * (1.0 + 1e-9), "{kernel}");
-        // No kernel moves bytes faster than the roof of any memory; a memory that bounds it has bytes of it.
+        // No kernel moves bytes faster than a memory's bandwidth. If a memory bounds a kernel, the kernel moves bytes
+        // of this memory.
         let bytes: Vec<f64> =
             kernel["level_bytes"].as_array().unwrap().iter().map(|bytes| bytes.as_f64().unwrap()).collect();
         for (level, bytes) in levels.iter().zip(&bytes) {
@@ -96,7 +97,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         assert!(text.starts_with("Written: page.html (") && !text.contains("Left out"), "{verb}: {text}");
         let page = data(&dir.path().join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
-        // Another chip has another step.
+        // With another chip, the replayed step differs from the recorded one. The page then lacks what a replay gives.
         let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
         let lacks = "passes, kernels and memory over time, because the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
@@ -114,7 +115,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
     }
 }
 
-/// A run of a study, a model and a stack by path can be asked again after their files are gone.
+/// A run carries its study, model and stack, so other commands can use it after their files are removed.
 #[test]
 fn a_run_stands_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,14 +139,14 @@ fn a_run_stands_alone() {
     let again =
         run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], run["best"]["step"]["time"]["step_s"]);
-    // Files that the user names are read as they are.
+    // A file of this name that exists is read, although the run carries its own text.
     std::fs::write(elsewhere.join("config.json"), "{}").unwrap();
     assert!(
         run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"])
             .expect_refusal()
             .contains("config.json")
     );
-    // Files that are not the run's own are refused.
+    // A run whose files have been changed is refused.
     for file in ["record.json", "best.toml"] {
         let path = dir.path().join("run").join(file);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -156,15 +157,15 @@ fn a_run_stands_alone() {
     }
 }
 
-/// The tensor cores in a chip's file.
+/// Returns the number of tensor cores in a chip's file.
 fn cores(file: &str) -> u64 {
     let table = file.split("[tensor]").nth(1).unwrap();
     let line = table.lines().find(|line| line.starts_with("cores = ")).unwrap();
     line["cores = ".len()..].parse().unwrap()
 }
 
-/// An answer about the chip of a run, with a fabric, a stack and a model by path and options set. It contains all their
-/// texts, so that its page is complete after the files are gone. An older answer has only names.
+/// An answer about the chip of a run, with a stack and a model by path, contains all their texts. So its page is
+/// complete after the files are removed. An older answer has only names, and its page is incomplete.
 #[test]
 fn an_answer_has_its_chip_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +199,7 @@ fn an_answer_has_its_chip_with_it() {
                 && !page["sources"].as_array().unwrap().is_empty()
         );
         assert_eq!(page["dies"].as_array().unwrap().len(), 3);
-        // Its chip serves other jobs too.
+        // An answer can be given as the chip of other jobs.
         let job = [
             "evaluate",
             "llama2-7b",
@@ -238,7 +239,7 @@ fn what_is_no_run_and_no_page_is_refused() {
     assert!(refusal(&["report", "x.json", "-o", "."]).contains("-o .: is a directory"));
 }
 
-/// `.ci/run` runs this if Debian's package chromium is installed or can be.
+/// `.ci/run` runs this test if Debian's package chromium is installed or can be installed.
 #[test]
 #[ignore = "needs chromium"]
 fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {

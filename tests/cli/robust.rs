@@ -4,19 +4,20 @@ use crate::support::{run_coplace_in, small_study};
 use serde_json::Value;
 use std::path::Path;
 
-/// The 90 % interval of the best design's step.
+/// Returns the 90 % interval of the best design's step.
 fn step_interval(record: &Value) -> (f64, f64) {
     let ends = &record["best"]["step"]["plan"]["evidence"]["step_interval_s"];
     (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap())
 }
 
-/// A number with four digits, as in tables.
+/// Formats a number with four digits, as in tables.
 fn significant(value: f64) -> String {
     let digits = (3 - value.log10().floor() as i32).max(0);
     format!("{value:.0$}", digits as usize)
 }
 
-/// A limit on steps applies to the bad end: that of the best design is the smallest limit that leaves a design.
+/// Checks that a limit on the step time applies to the bad end. The smallest limit that leaves a design is `end`, the
+/// bad end of the best design.
 fn limited(dir: &Path, end: f64) {
     let search = |most: f64, out: &str| {
         let most = most.to_string();
@@ -43,7 +44,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     assert!(step_interval(&robust).1 <= step_interval(&plain).1, "{robust}");
     assert_eq!((&plain["certificate"]["robust"], &robust["certificate"]["robust"]), (&Value::Null, &true.into()));
     assert_eq!(robust["study"]["options"]["robust"], "true");
-    // The proof is about bad ends.
+    // The best value in the proof is the rate at the bad end.
     let batch = robust["study"]["global_batch_sequences"].as_f64().unwrap();
     let best = robust["certificate"]["best_sequences_per_s"].as_f64().unwrap();
     assert!((best * step_interval(&robust).1 / batch - 1.0).abs() < 1e-9, "{best}");
@@ -83,7 +84,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
         assert!(page.contains(words), "{words}");
     }
     assert!(said.contains(proof) && text.contains("tokens/s at the bad end"), "{text}");
-    // The parts give the same.
+    // A search in parts finds the same design and bound.
     for part in ["1/2", "2/2"] {
         search(&["--robust", "--shard", part, "--out", &part[..1], "--format", "json"]).expect_json();
     }

@@ -56,7 +56,7 @@ fn compare(directory: &Path, record: &Value) {
     assert_eq!((labels[0], labels[labels.len() / 2]), ("a: best found", "b: best found"));
     let text = run_coplace_in(directory, &["compare", "a", "b", "--details"]).expect_result();
     assert!(labels.iter().all(|label| text.contains(label)), "{text}");
-    // The short answer has the found designs in its first lines, and then the lead over built chips.
+    // The short answer first has the found designs, and then the lead over built chips.
     let short = run_on_screen(directory, "80", &["compare", "a", "b"]).expect_result();
     let lines: Vec<&str> = short.lines().collect();
     assert!(lines[..10].join("\n").contains("b: best found") && lines.len() < 40, "{short}");
@@ -81,7 +81,8 @@ fn pareto(directory: &Path, record: &Value) {
     );
     let recorded = &record["front"];
     assert_eq!((&recorded["hypervolume"], &recorded["knee"]["index"]), (&own["hypervolume"], &own["knee"]));
-    // The table has the whole front, with the values along the axes; the list has all of a short one.
+    // The table has the whole front, with the values along the axes. The text lists the whole front too, because it is
+    // short.
     let rows = csv_rows(&std::fs::read_to_string(directory.join("figures/pareto.csv")).unwrap());
     assert_eq!(rows.len(), front.len());
     for (row, design) in rows.iter().zip(front) {
@@ -129,37 +130,37 @@ fn a_config_json_from_disk_is_searched() {
     let run = &file_names(&dir.path().join("runs"))[0];
     assert_eq!(file_names(&dir.path().join("runs").join(run)), FILES);
     assert_eq!(record["study"]["sequence_tokens"], 512);
-    // Embedding (tied to the head) 49152 x 576, 6 layers of 576 x (2 x 576 + 2 x 192) + 3 x 576 x 1536 + 2 x 576, last
-    // norm.
+    // The parameters are the embedding of 49152 x 576, which is also the head, six layers, and the last norm.
     let layer = 576 * (2 * 576 + 2 * 192) + 3 * 576 * 1536 + 2 * 576;
     assert_eq!(record["study"]["parameters"], 49152 * 576 + 6 * layer + 576);
     assert_eq!(record["certificate"]["proof"], "proven");
     assert!(record["best"]["design"]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
-    // No expert placement exists for this model: the reference and built chips follow, on the same fabric and as sold.
+    // There is no expert placement for this model. So the best design is followed by the reference and the built chips:
+    // first on the same fabric, then as sold.
     let entries = record["comparison"]["entries"].as_array().unwrap();
     let labels: Vec<&str> = entries.iter().map(|e| e["label"].as_str().unwrap()).collect();
     let chips: Vec<&str> = labels[2..].iter().map(|label| label.split(',').next().unwrap()).collect();
     let built = ["tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
-    // PHAZE's reference has no fitted scalars: it has one form.
+    // PHAZE's reference has no fitted scalars, so it has only one row on the same fabric. Built chips have two.
     let expected: Vec<&str> = std::iter::once("phaze_tpuv4")
         .chain(built.iter().flat_map(|chip| [*chip, *chip]))
         .chain(["phaze_tpuv4"])
         .chain(built)
         .collect();
     assert_eq!((labels[..2].to_vec(), chips), (vec!["best found", "best found, family"], expected));
-    // Every row says on which network it stands, under which stack, and how far its chip gets.
+    // Every row with a plan has its fabric, stack, efficiency and value.
     for entry in entries.iter().filter(|entry| !entry["plan"].is_null()) {
         let said = ["fabric", "stack", "efficiency", "objective_value"].map(|key| entry[key].is_null());
         assert_eq!(said, [false; 4], "{entry}");
     }
-    // A measured die keeps its area; another has the model's.
+    // The area of the A100 is measured. Dies without a measured area have the model's.
     let area = |chip: &str| {
         entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone()
     };
     assert_eq!((area("a100_80gb_sxm"), area("tpu_v7").is_f64()), (826.0.into(), true));
     let svg = std::fs::read_to_string(dir.path().join("runs").join(run).join("pareto.svg")).unwrap();
     assert!(svg.contains("h100_80gb_sxm") && svg.contains("tpu_v7"), "{svg}");
-    // Another length is another question.
+    // The run's directory is named after the model and the study.
     let own = file_names(&dir.path().join("runs"));
     assert!(own[0].starts_with("tiny-one-") && own.len() == 1, "{own:?}");
 }
@@ -250,7 +251,7 @@ fn the_smoke_study_is_searched_with_json_on_standard_output_alone() {
     assert_eq!((&c["proof"], c["open"].as_u64()), (&"proven".into(), Some(0)));
 }
 
-/// A study of TPU v4's relatives: nine chips on a torus whose links vary with them.
+/// A study of nine relatives of TPU v4. The bandwidth of their torus grows with their number of links.
 pub const RELATIVES: &str = r#"
 description = "TPU v4's relatives"
 source = "a test"
@@ -312,11 +313,11 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         let found = read_record(&dir.path().join(run));
         let step = &found["best"]["step"]["plan"]["step_s"];
         assert!(step.as_f64().unwrap() > 0.0, "{text}");
-        // Cluster, stack and plan come with the run: the time is the same to the last digit.
+        // The run gives cluster, stack and plan, so `evaluate` has the same time to the last digit.
         let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
         assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
-        // Whatever changes the question leaves the plan open again.
+        // If an option changes the question, the run's plan is not used, and the plan is open again.
         let int8 = ["--precision", "int8"];
         let changes = [&["--gradients", "fp32"][..], &["--stack-option", "overlap.tensor=0.5"]];
         for more in changes.into_iter().chain((run == "relatives").then_some(&int8[..])) {
@@ -325,7 +326,7 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
             assert_eq!(other["asked"]["plans"], serde_json::json!({}), "{more:?}");
         }
         assert_ne!(again["asked"]["plans"], serde_json::json!({}));
-        // The same holds if each is given, and the file alone is a chip.
+        // The arguments in `evaluate_with` give the same time, with the chip's file as with the run.
         let with: Vec<&str> =
             found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
         let file = format!("{run}/best.toml");
@@ -337,7 +338,7 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
                 "{study} {chip}"
             );
         }
-        // Another model, and plans for the chip.
+        // The run is also a chip for other models, and for `plan`.
         let other =
             run_coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(other["job"]["cluster"]["devices"], found["study"]["devices"], "{other}");
@@ -392,19 +393,19 @@ fn no_run_is_written_over_another_question_s_answer() {
         another directory, or remove it\n";
     assert_eq!(refused, why);
     assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
-    // The same question uses the same directory, however it is spelled.
+    // Every spelling of a question has the same digest and directory.
     assert_eq!(search(&[]).expect_json()["question"], own["question"]);
     let study = repository_path("search/studies/smoke.toml").display().to_string();
     let spelled = ["search", "facebook/opt-350m", "--study", &study, "--out", "runs/opt-350m-smoke"];
     let said = run_coplace_in(dir.path(), &spelled).expect_result();
     assert!(said.contains("record.json"), "{said}");
-    // A weaker answer leaves the proof.
+    // An answer with a weaker proof does not replace the run.
     let proven = || read_record(&runs.join("opt-350m-smoke"))["certificate"]["proof"].clone();
     assert_eq!(proven(), "proven");
     let weak = [&spelled[..], &["--time-limit", "0.001"]].concat();
     let said = run_coplace_in(dir.path(), &weak);
     assert!(said.stdout.contains("Not written: the run in runs/opt-350m-smoke has a gap of 0.0 %"), "{said:?}");
-    // A wider tolerance asks the same question, and leaves the proof too.
+    // A larger tolerance is the same question, and does not replace the proven run either.
     run_coplace_in(dir.path(), &[&spelled[..], &["--within", "20"]].concat()).expect_result();
     assert_eq!(proven(), "proven");
     assert_eq!(file_names(&runs).len(), 2);
@@ -432,7 +433,7 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let mean = (times[0] * times[1]).sqrt();
     assert!((found["certificate"]["best"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{times:?}");
     assert!((found["best"]["design"]["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9);
-    // Alone, each model is at least as fast as together.
+    // On its own best chip, each model is at least as fast as on the chip for both.
     for (model, times) in ["llama2-7b", "opt-350m"].iter().zip(&models[..]) {
         run_coplace_in(dir.path(), &["search", model, "--study", "small.toml", "--out", model]).expect_result();
         let alone = read_record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
@@ -454,7 +455,7 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     assert!(none.contains("MODEL: none is given, and study small.toml names none; name one or several"), "{none}");
 }
 
-/// A run of two models, explained over both and for each.
+/// Checks the explanation of a run of two models. `best` is the value of the best design.
 fn both_explained(dir: &Path, best: f64) {
     let explained = run_coplace_in(dir, &["explain", "both", "--format", "json"]).expect_json();
     let list = |of: &Value, key: &str| of[key].as_array().unwrap().clone();
@@ -468,7 +469,7 @@ fn both_explained(dir: &Path, best: f64) {
             assert!(step["change"].is_null(), "{step}");
             continue;
         };
-        // The geometric mean of the individual gains.
+        // The effect on the mean is the geometric mean of the models' effects.
         let mean = ((1.0 + one) * (1.0 + other)).sqrt();
         assert!((1.0 + step["change"].as_f64().unwrap() - mean).abs() < 1e-9, "{step}");
         assert!((step["value"].as_f64().unwrap() / (best * mean) - 1.0).abs() < 1e-9, "{step}");
@@ -512,7 +513,7 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     assert!(words.contains("stopped by --time-limit 1"), "{text}");
     let found = read_record(&dir.path().join("a"));
     let certificate = &found["certificate"];
-    // A slow machine stops before it has a bound.
+    // A slow machine may stop before it has a bound.
     let gap = certificate["gap"].as_f64().map_or(certificate["bound"].is_null(), |gap| gap > 0.0);
     assert!(certificate["open"].as_u64().unwrap() > 0 && gap, "{certificate}");
     let table = std::fs::read_to_string(dir.path().join("a/progress.csv")).unwrap();
@@ -563,7 +564,8 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let unknown =
         run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
-    // 85 ranks do not divide the batch: PHAZE fills them up, and only the batch's own sequences count.
+    // The batch does not divide among 85 ranks. PHAZE adds sequences to fill them, and only the sequences of the batch
+    // count.
     let filled =
         run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
             .expect_json();

@@ -7,7 +7,7 @@ use results::store::design::DesignRow;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The arguments of a search into a directory.
+/// Returns the arguments of a search that writes into `out`.
 pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut words =
         vec!["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
@@ -15,10 +15,10 @@ pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// A directory with the study, and with the run of a single process in `searched`.
+/// Makes a directory with the study. Its folder `searched` has the run of a single process.
 pub fn search_in_one_process() -> tempfile::TempDir {
     let dir = undisturbed_sweep();
-    // A merge draws as often as a search does by default.
+    // The tests add `--draws 0` to searches, but a merge always makes the default number of draws.
     run_coplace_in(dir.path(), &search_arguments("searched", &["--draws", "256"])).expect_json();
     dir
 }
@@ -84,7 +84,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
         swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"),
         "{swept}"
     );
-    // A part that hears of no other has the same answer.
+    // A part that does not share designs gives the same answer.
     part("2/3", "b", &[]).expect_json();
     let merged = merge(&["c", "a", "b"]).expect_json();
     assert_same_answer(dir.path(), "merged");
@@ -108,7 +108,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     std::fs::write(at("b/decided.bin"), "x").unwrap();
     let damaged = merge(&["a", "b", "c"]).expect_refusal();
     assert!(damaged.contains("decided.bin: its SHA-256 digest is"), "{damaged}");
-    // The study has changed since: the parts carry their own text of it.
+    // The parts carry the text of their study, so they can be merged after its file has changed.
     part("2/3", "e", &[]).expect_json();
     let study = std::fs::read_to_string(at("s.toml")).unwrap();
     std::fs::write(at("s.toml"), study.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();

@@ -1,4 +1,4 @@
-//! `coplace serve`: answers, laws on the outside, and refusals.
+//! `coplace serve` from the outside: answers, laws and refusals.
 
 use crate::support::run_coplace;
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Checks that the parts of an iteration are its whole.
+/// Checks that the parts of an iteration sum to its time.
 fn check_parts(choice: &Value) {
     let parts = ["products", "attention", "vector", "communication", "gaps", "host", "drafts", "fetches"];
     let sum: f64 = parts.iter().map(|part| number(&choice["iteration"][format!("{part}_ms")])).sum();
@@ -50,9 +50,9 @@ fn limits_hold_and_looser_ones_never_serve_less() {
 fn the_memory_is_that_of_the_weights_and_of_eight_key_heads() {
     let answer = answer("llama3-70b --chip h100 --devices 8 --tensor 8 --tpot 50");
     let pool = &best(&answer)["decode"];
-    // 80 layers, one key head of 128 on each of eight devices, keys and values in bf16.
+    // The model has 80 layers. Each of the eight devices holds one key head of 128, with keys and values in bf16.
     assert_eq!(number(&pool["cache_kib_per_token"]), 80.0 * 2.0 * 128.0 * 2.0 / 1024.0);
-    // 70.55 billion weights in bf16 over eight devices.
+    // The eight devices share 70.55 billion weights in bf16.
     assert!((number(&pool["weights_gib"]) - 70.553 * 2.0 / 1.073_741_824 / 8.0).abs() < 0.1, "{pool}");
 }
 
@@ -79,7 +79,7 @@ fn drafts_prefixes_and_a_cache_on_the_host_are_told() {
     assert!(number(&best(&drafted)["iteration"]["drafts_ms"]) > 1.0, "{drafted}");
     assert!(number(&best(&drafted)["tokens_per_s"]) > number(&best(&plain)["tokens_per_s"]));
     let held = answer(&format!("{LLAMA} --tpot 15 --prefix-hit 0.5 --prefix-tokens 51200"));
-    // 100 prefixes of 512 tokens and half a page, 80 layers of 8 keys and values of 128 over the devices of a replica.
+    // 51,200 tokens are 100 prefixes of 512 tokens. Each takes half a page of 16 tokens more.
     let pool = &best(&held)["decode"];
     let bytes = 100.0 * 520.0 * number(&pool["cache_kib_per_token"]) / 1024.0 / 1024.0;
     assert!((number(&pool["prefixes_gib"]) - bytes).abs() < 1e-6, "{pool}");
@@ -94,7 +94,8 @@ fn drafts_prefixes_and_a_cache_on_the_host_are_told() {
     }
 }
 
-/// HOMER's peak is that of the authors' schedule: 16 chunks of 2048, 20 merging layers of 32, four for each height.
+/// HOMER's peak follows from the authors' schedule: 16 chunks of 2048 tokens, and 20 of 32 layers that merge, four at
+/// each height of the tree of chunks. Memory3 reads and stores the keys and values of texts.
 #[test]
 fn techniques_of_inference_stand_beside_the_plain_way() {
     let merged = answer("llama2-7b --chip a100 --devices 1 --input 32768 --technique homer");
@@ -107,7 +108,8 @@ fn techniques_of_inference_stand_beside_the_plain_way() {
     assert_eq!(technique["name"], "homer");
     let memories = answer("llama3-8b --chip h100 --devices 1 --technique memory3,references=1e6 --nvme 6:4000");
     let technique = &memories["method"]["technique"];
-    // 16 of 32 layers, 8 keys and values of 128 in bf16, 8 tokens each; five texts every 64 tokens.
+    // A text has 8 tokens in 16 of the 32 layers, with 8 heads of keys and values of 128 in bf16. A sequence reads five
+    // texts every 64 tokens.
     let text = 16.0 * 8.0 * 2.0 * 128.0 * 2.0 * 8.0;
     assert!((number(&technique["read_kib_per_token"]) - 5.0 * text / 64.0 / 1024.0).abs() < 1e-9, "{technique}");
     assert!((number(&technique["stored_gib"]) - 1e6 * text / f64::from(1 << 30)).abs() < 1e-6, "{technique}");
@@ -146,7 +148,7 @@ fn a_small_space_is_searched_without_a_gap() {
     assert!(number(&plain["space"]["gap"]) == 0.0 && number(&plain["space"]["chips"]) > 1.0, "{}", plain["space"]);
     let both = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --train-weight 0.5"));
     assert!(number(&best(&both)["tokens_per_s"]) <= number(&best(&plain)["tokens_per_s"]) * 1.000_001);
-    // The study's own table asks the same, of both verbs, and the chip that is found is one for every verb.
+    // With the table `[serve]` of the study, `search` gives the same answer, and `explain` accepts its run.
     let text = std::fs::read_to_string(&file).unwrap().replace("tpot_ms = 10", "tpot_ms = 20");
     std::fs::write(&file, text).unwrap();
     let searched = format!("search --study {study} --out {}/run --format json", directory.path().display());
@@ -163,7 +165,7 @@ fn a_small_space_is_searched_without_a_gap() {
     assert!(number(&joint["serves"]) >= number(&joint["training_chip_serves"]) - 1e-9, "{joint}");
     assert_eq!(joint["serving_values"], plain["space"]["best_values"]);
     assert!(number(&joint["priced_training"]) <= number(&both["space"]["chips"]), "{joint}");
-    // Two chips on many devices, and on eight; every built chip beside them.
+    // The best two chips on many devices and on eight, compared with the built chips.
     let apart = answer(&format!("--study {study} --train-weight 0 --tpot 20 --pools apart"));
     let (two, cluster) = (&apart["space"]["apart"], &apart["space"]["apart"]["cluster"]);
     assert!(number(&two["two_kinds"]) >= number(&two["one_kind"]), "{two}");
@@ -236,7 +238,8 @@ fn objectives_rank_deployments_and_a_hot_chip_keeps_to_its_limit() {
         let values: Vec<f64> = answer["choices"].as_array().unwrap().iter().map(|one| number(&one["value"])).collect();
         assert!(values.len() > 2 && values.windows(2).all(|pair| pair[0] >= pair[1]), "{objective}: {values:?}");
     }
-    // Prompts alone fill the arrays. The model's energies exceed B200's 1,000 W, at which its rates were measured.
+    // The load is almost only prompts, which fill the arrays. By the model's energies, B200 would exceed its limit of
+    // 1,000 W. Its rates were measured under this limit, so the clock is not lowered, and the power counts as 1,000 W.
     let hot = answer("llama3-8b --chip b200 --devices 1 --products fp8 --input 4000 --output 2");
     let pool = &best(&hot)["decode"];
     assert!(number(&pool["clock_mhz"]) == number(&pool["full_clock_mhz"]), "{pool}");

@@ -1,4 +1,4 @@
-//! Runs of `coplace serve`: what is written, and what report, explain, compare and pareto make of it.
+//! Runs of `coplace serve`: their files, and the verbs report, explain, compare and pareto on them.
 
 use crate::support::{repository_path, run_coplace, run_coplace_in};
 use serde_json::Value;
@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 const ASKED: &str = "--devices 8 --products fp8 --ttft 1000";
 
-/// Three runs: `a` on H100, `b` on H200 with another limit, and `swept` over four limits on both.
+/// Makes three runs once: `a` on H100, `b` on H200 with another limit and objective, and `swept` with four limits on
+/// both. Returns their directory.
 fn runs() -> &'static Path {
     static RUNS: OnceLock<TempDir> = OnceLock::new();
     let made = RUNS.get_or_init(|| {
@@ -51,7 +52,7 @@ fn a_record_holds_the_question_and_the_printed_answer() {
     let words = format!("serve llama3-70b --chip h100 --tpot 20 {ASKED} --format json");
     let printed = run_coplace(&words.split_whitespace().collect::<Vec<_>>()).expect_json();
     assert_eq!(record["cases"][0]["answer"]["choices"], printed["choices"]);
-    // The same question is answered again into the directory, another one is not.
+    // The directory accepts the same question again, but not another one.
     let again = format!("serve llama3-70b --chip h100 --tpot 20 {ASKED} --out a");
     run_coplace_in(runs(), &again.split_whitespace().collect::<Vec<_>>()).expect_result();
     let other = refused(&format!("serve llama3-70b --chip h100 --tpot 30 {ASKED} --out a"));
@@ -64,7 +65,7 @@ fn a_record_holds_the_question_and_the_printed_answer() {
     for key in keys.iter().map(String::as_str).chain(csv.lines().next().unwrap().split(',')) {
         assert!(described.contains(&format!("`{key}`")), "{key}");
     }
-    // A changed figure is found.
+    // A changed record is refused.
     let copy = runs().join("changed");
     std::fs::create_dir_all(&copy).unwrap();
     for file in ["record.json", "deployments.csv", "SHA256SUMS"] {
@@ -101,7 +102,7 @@ fn lists_of_limits_are_cases_with_the_answers_of_their_own() {
     assert!(csv.lines().filter(|line| line.ends_with(",true")).count() > 4, "{csv}");
 }
 
-/// A copy of run `a`, with a file of it changed.
+/// Copies run `a` with one changed file.
 fn damaged(name: &str, file: &str, bytes: &[u8]) {
     let copy = runs().join(name);
     std::fs::create_dir_all(&copy).unwrap();
@@ -115,7 +116,7 @@ fn damaged(name: &str, file: &str, bytes: &[u8]) {
 fn lists_are_checked_before_they_are_multiplied() {
     let list = |from: u32, count: u32| (from..from + count).map(|ms| ms.to_string()).collect::<Vec<_>>().join(",");
     let served = |words: &str| refused(&format!("serve llama3-70b --chip h100 --devices 8 {words}"));
-    // 2000 x 3000 x 20 combinations would not fit memory as cases.
+    // The 2000 x 3000 x 20 combinations would not fit in memory.
     let message = served(&format!("--ttft {} --tpot {} --input {}", list(100, 2000), list(1, 3000), list(1, 20)));
     for part in ["--tpot of 3000 values", "120000000 combinations", "at most 1000"] {
         assert!(message.contains(part), "{message}");
@@ -174,7 +175,7 @@ fn a_damaged_record_is_told_from_a_run_of_training() {
             assert!(message.contains(&file) && message.contains("run serve again"), "{words}: {message}");
         }
     }
-    // The cure works: the same directory is written again.
+    // The suggested cure works: `serve` writes the directory again.
     let again = format!("serve llama3-70b --chip h100 --tpot 20 {ASKED} --out emptied");
     run_coplace_in(runs(), &again.split_whitespace().collect::<Vec<_>>()).expect_result();
     assert_eq!(read("compare a emptied")["cases"].as_array().unwrap().len(), 1);
@@ -199,14 +200,14 @@ fn damage_of_two_files_is_told_from_a_run_of_training() {
             assert!(message.contains(part), "{words}: {message}");
         }
     }
-    // A run without its record is one still.
+    // A directory without its record still counts as a run.
     damaged("lost/run", "record.json", b"");
     std::fs::remove_file(runs().join("lost/run/record.json")).unwrap();
     let called = run_coplace_in(runs(), &["doctor", "--runs", "lost"]);
     assert!(called.code == 3 && called.stdout.contains("lost/run/record.json: cannot be opened"), "{called:?}");
 }
 
-/// A copy of run `a` in which a text of a file is replaced, under digests of its own.
+/// Copies run `a` with a text of a file replaced, and writes new digests.
 fn resealed(name: &str, file: &str, from: &str, to: &str) {
     let text = std::fs::read_to_string(runs().join("a").join(file)).unwrap();
     assert!(text.contains(from), "{from}");
@@ -320,10 +321,10 @@ fn a_kept_run_loses_nothing_to_a_shorter_answer_of_the_same_question() {
         assert_eq!(choices(&now), choices(&before), "{spelled}");
         assert_eq!(now[0]["answer"]["choices"][1]["tokens_per_s"], before[0]["answer"]["choices"][1]["tokens_per_s"]);
     }
-    // A longer one extends it.
+    // A longer list of the same question replaces the shorter one.
     let long = serve("llama3-70b --chip h100 --top 12").expect_json();
     assert_eq!(held()[0]["answer"]["choices"], long["choices"]);
-    // Another chip is another question, by whatever name.
+    // Another chip is another question.
     let other = serve("llama3-70b --chip h200").expect_refusal();
     assert!(other.contains("another question"), "{other}");
 }
@@ -352,7 +353,7 @@ fn a_run_is_named_by_its_record_too() {
     for words in ["explain a/record.json", "pareto a/record.json --out figures", "report a/record.json -o x.html"] {
         run_coplace_in(runs(), &words.split_whitespace().collect::<Vec<_>>()).expect_result();
     }
-    // A record alone has no deployments.
+    // A copy of the record alone is refused, because the deployments are missing.
     std::fs::copy(record, runs().join("alone.json")).unwrap();
     assert!(refused("compare alone.json").contains("is the record of a run of `serve`: give its directory"));
 }
@@ -392,11 +393,11 @@ fn a_named_plan_is_listed_or_refused() {
     let message = refused("explain a --tensor 16");
     assert!(message.contains("--tensor 16: no plan on the run's 8 devices"), "{message}");
     assert!(refused("explain a --tensor 4 --pipeline 4").contains("--tensor 4 --pipeline 4: no plan"));
-    // A degree that does not divide the heads is listed with the reason.
+    // A plan whose degree does not divide the heads is listed with the reason.
     let plans = read("explain a --tensor 7");
     let named = plans["plans"].as_array().unwrap().iter().find(|plan| plan["named"] == true).unwrap();
     assert!(named["value"].is_null() && named["binds"].as_str().unwrap().contains("does not serve: "), "{named}");
-    // The limit that binds stays on a narrow screen.
+    // A narrow screen keeps the column with the limit that binds.
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let shown = command.current_dir(runs()).env("COLUMNS", "80").args(["explain", "a"]).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
@@ -434,7 +435,7 @@ fn runs_are_compared_in_the_first_ones_unit_and_swapping_swaps() {
     assert!(said.contains("tpot_ms") && said.contains("chips") && said.contains("objective"), "{said}");
     let same = read("compare a a");
     assert!(same["differences"].as_array().unwrap().is_empty() && of(&same, 1, "times_first") == 1.0, "{same}");
-    // A run of another verb has no common measure.
+    // Runs of other verbs cannot be compared with runs of `serve`.
     std::fs::create_dir_all(runs().join("other")).unwrap();
     let message = refused("compare a other");
     assert!(message.contains("other: is no run of serve") && message.contains("--train-weight"), "{message}");
@@ -507,7 +508,7 @@ fn rows_of_aiconfigurator_stand_beside() {
         let beside = &serve(&format!("--beside {}", file.display()))["beside"];
         let rows = beside["rows"].as_array().unwrap();
         assert!(rows.len() > 2 && beside["unread_columns"].as_array().unwrap().is_empty(), "{beside}");
-        // Both tools are fitted on H100 under vLLM: times per output token lie within a half of each other.
+        // Both tools are fitted on H100 under vLLM. Their times per output token differ by a factor of 0.6 to 1.6.
         for row in rows {
             let ratio = number(&row["own"]["tpot_ms"]) / number(&row["predicted"]["tpot_ms"]);
             assert!((0.6..1.6).contains(&ratio), "{row}");

@@ -6,7 +6,7 @@ use crate::support::{run_coplace_in, small_study};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sixteen relatives of one chip; two models, each on its own cluster of them.
+/// A study of sixteen relatives of one chip. Each model is trained on its own cluster.
 pub const STUDY: &str = r#"
 description = "A test"
 source = "none"
@@ -48,10 +48,10 @@ type Row = BTreeMap<String, String>;
 type Value<'a> = &'a dyn Fn(&Row) -> f64;
 
 const MODELS: [&str; 2] = ["opt-350m", "llama2-7b"];
-/// Years of operation, and USD per W over them.
+/// The years of operation, and the USD of energy per W over these years.
 const YEARS: (&str, f64) = ("3", 3.0 * 8.766 * 0.9 * 1.1 * 0.08);
 
-/// The rows of the sweeps of each model alone.
+/// Sweeps the study for each model alone, and returns the rows.
 fn swept(dir: &Path) -> [Vec<Row>; 2] {
     MODELS.map(|model| {
         run_coplace_in(dir, &["sweep", model, "--study", "s.toml", "--out", &format!("sweep-{model}")]).expect_result();
@@ -65,7 +65,8 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     let swept = swept(dir.path());
     let number = |row: &Row, key: &str| row[key].parse::<f64>().unwrap();
-    // Up to a constant that the reference determines.
+    // Returns the geometric mean over both models. The searches' values differ from it by a factor that depends on the
+    // reference.
     let mean = |at: usize, of: Value<'_>| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
     let energy = |row: &Row| number(row, "energy_per_token_j");
     let paid = |row: &Row| {
@@ -160,7 +161,7 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
             assert_eq!(own["throughput_tokens_per_s"], found["best"]["models"][at]["step"]["time"]["tokens_per_s"]);
         }
     }
-    // A baseline has the mean of its values for each model.
+    // A baseline's value is the mean of its values for the models.
     let tpu = |entries: &serde_json::Value| {
         let entries = entries.as_array().unwrap();
         entries.iter().find(|entry| entry["label"].as_str().unwrap().starts_with("a: tpu_v4, ideal")).unwrap().clone()

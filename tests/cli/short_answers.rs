@@ -10,7 +10,7 @@ fn call(directory: &Path, words: &str, more: &[&str]) -> CommandOutput {
     run_on_screen(directory, "80", &words.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>())
 }
 
-/// Checks a short answer: few lines of 80 columns, with these names in this order.
+/// Checks a short answer: it has at most [`MOST_LINES`] lines of 80 columns, and these names in this order.
 #[track_caller]
 fn check_short(text: &str, names: &[&str]) {
     assert!(text.lines().count() <= MOST_LINES && text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -43,8 +43,8 @@ fn plan_answers_in_a_few_lines_and_with_details_in_full() {
     assert!(refused.contains("cannot be used with"), "{refused}");
 }
 
-/// Without families the first plans of the list stand there; a part that the framework cannot run, a technique and the
-/// price of a training are named.
+/// With fixed degrees, all plans are of one family, and the short answer has the first plans of the list instead of
+/// families. It also has the techniques and the length of the training.
 #[test]
 fn a_short_plan_names_what_was_asked_beside_the_plan() {
     const JOB: &str = "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 \

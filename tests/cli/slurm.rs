@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Runs the tasks of an array one after another, except those in LOST, and then the dependent jobs. It knows only the
-/// options that the sweep passes, and records all in `submitted`.
+/// A stand-in for sbatch. It runs the tasks of an array one after another, except those in LOST, and then the dependent
+/// jobs. It knows only the options that the sweep passes, and writes all calls to `submitted`.
 const SBATCH: &str = r#"#!/bin/sh
 echo "$@" >> submitted
 tasks=""
@@ -67,7 +67,7 @@ fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) 
     CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// A directory with a stand-in for sbatch, as PATH.
+/// Makes a stand-in for sbatch in a directory, and returns a PATH that begins with it.
 fn stand_in(dir: &Path) -> std::ffi::OsString {
     let bin = dir.join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -171,7 +171,7 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
         ]
     );
     assert_eq!(file_names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
-    // Parts of another question lie in the way. They are not mistaken for these.
+    // Directories with the answer or the parts of another question are refused.
     let answered = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).expect_refusal();
     assert!(answered.contains("holds the answer to another question"), "{answered}");
     std::fs::remove_dir_all(at("batch")).unwrap();
@@ -179,7 +179,7 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
     assert!(other.contains("1-of-3: holds part 1/3 of the search of question"), "{other}");
 }
 
-/// The output of one of Slurm's commands.
+/// Returns the output of one of Slurm's commands.
 #[track_caller]
 fn slurm(command: &str, words: &[&str]) -> String {
     let output = std::process::Command::new(command).args(words).output().unwrap();
@@ -197,7 +197,8 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A sweep or a search that Slurm kills in one task and runs again in another.
+/// Submits a sweep or a search of four parts, kills one part and requeues another. Checks that only the killed part is
+/// submitted again.
 fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) {
     let path = std::env::var_os("PATH").unwrap();
     let again =
@@ -210,8 +211,8 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
     wait("part 3 is at work", || at_work(&at("3-of-4")));
     let third = format!("{job}_3");
     slurm("scontrol", &["requeue", &third]);
-    // Otherwise a requeued task waits for two minutes. A node refuses a task whose credential has the same second as
-    // the end of the last task.
+    // By default, a requeued task waits for two minutes. The new start is five seconds away, because a node refuses a
+    // task whose credential has the same second as the end of the last task.
     wait("part 3 is to begin again", || slurm("squeue", &["-h", "-j", &third, "-o", "%T"]).trim() == "PENDING");
     slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now+5"]);
     wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
@@ -228,7 +229,7 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
 #[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
 fn slurm_s_own_array_survives_kills_and_requeues() {
     let dir = undisturbed_sweep();
-    // Rows were stored: the store is larger than an empty one.
+    // A store that is larger than an empty one has rows.
     let kept = |part: &Path| std::fs::metadata(part.join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
     killed_and_requeued("sweep", dir.path(), kept);
     assert_same_exports(dir.path(), "it's here/batch");

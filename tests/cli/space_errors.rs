@@ -129,7 +129,7 @@ fn what_is_wrong_with_a_space_is_named() {
         phaze(&["--objective", "per-dollar"])
             .contains("cost matters here, but capacities that change no area are searched as one")
     );
-    // The same model: by its name in other letters, and by two paths to its file.
+    // A model may be given twice by the same name, by its name in other case, or by two paths to its file.
     std::fs::create_dir(dir.path().join("mine")).unwrap();
     std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
     for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {

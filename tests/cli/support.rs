@@ -11,20 +11,21 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Standard output of a successful call: exit code 0 and nothing on standard error.
+    /// Returns the standard output. Fails unless the exit code is 0 and standard error is empty.
     #[track_caller]
     pub fn expect_result(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
         self.stdout
     }
 
-    /// Standard output as JSON.
+    /// Returns the standard output as JSON. Fails as [`Self::expect_result`] does.
     #[track_caller]
     pub fn expect_json(self) -> serde_json::Value {
         serde_json::from_str(&self.expect_result()).unwrap()
     }
 
-    /// The message of a call with wrong input: exit code 2, nothing on standard output, one message, no panic.
+    /// Returns the message of a call with wrong input. Fails unless the exit code is 2, standard output is empty, and
+    /// standard error is a single message without a panic.
     #[track_caller]
     pub fn expect_refusal(self) -> String {
         assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{}", self.stderr);
@@ -34,14 +35,14 @@ impl CommandOutput {
     }
 }
 
-/// The arguments that a call adds: a search draws nothing unless it says how often, because draws would take most of
-/// the suite's time. A part and a robust search never draw.
+/// Returns the arguments to add to a call: `--draws 0` for a search, because draws would take most of the suite's time.
+/// A search with `--draws` keeps it. A part and a robust search never draw.
 fn without_draws(arguments: &[&str]) -> &'static [&'static str] {
     let decided = ["--draws", "--shard", "--robust"].iter().any(|flag| arguments.contains(flag));
     if arguments.first() == Some(&"search") && !decided { &["--draws", "0"] } else { &[] }
 }
 
-/// The program of `COPLACE_PROGRAM`, such as an older or an optimised one, or the one that cargo built.
+/// Returns the program in `COPLACE_PROGRAM`, such as an older or an optimised one, or else the one that cargo built.
 pub fn chosen_program() -> PathBuf {
     let built = || assert_cmd::cargo::cargo_bin!("coplace").to_path_buf();
     std::env::var_os("COPLACE_PROGRAM").map_or_else(built, PathBuf::from)
@@ -49,14 +50,14 @@ pub fn chosen_program() -> PathBuf {
 
 /// Calls the command in a directory.
 pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
-    // Wide enough for all columns.
+    // This width has room for all columns.
     run_on_screen(directory, "170", arguments)
 }
 
 /// Calls the command in a directory, for a screen of this many columns.
 pub fn run_on_screen(directory: &Path, columns: &str, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
-    // Without progress output, which slow machines have more of.
+    // Progress output depends on the machine's speed, so it is switched off.
     command.env("COPLACE_LOG", "warn").env("COLUMNS", columns);
     let output = command.current_dir(directory).args(arguments).args(without_draws(arguments)).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -68,17 +69,17 @@ pub fn run_coplace(arguments: &[&str]) -> CommandOutput {
     run_coplace_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments)
 }
 
-/// The path of a file of the repository.
+/// Returns the path of a file of the repository.
 pub fn repository_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The text of a file of the repository.
+/// Returns the text of a file of the repository.
 pub fn read_repository_file(path: &str) -> String {
     std::fs::read_to_string(repository_path(path)).unwrap()
 }
 
-/// The built-in study `smoke` with one of its lines (`key = ...`) replaced.
+/// Returns the built-in study `smoke` with some of its lines (`key = ...`) replaced.
 pub fn study_with(changes: &[(&str, &str)]) -> String {
     let mut text = read_repository_file("search/studies/smoke.toml");
     for (key, value) in changes {
@@ -88,7 +89,7 @@ pub fn study_with(changes: &[(&str, &str)]) -> String {
     text
 }
 
-/// A study of four chips that two searches decide in seconds.
+/// Returns a study of four chips, which a search decides in seconds.
 pub fn small_study() -> String {
     study_with(&[
         ("tensor_cores", "[8, 4]"),
@@ -98,7 +99,7 @@ pub fn small_study() -> String {
     ])
 }
 
-/// The config.json of a small Llama-like model with one key changed (`None` removes it).
+/// Returns the config.json of a small Llama-like model with one key changed (`None` removes it).
 pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
     let mut config: serde_json::Value =
         serde_json::from_str(&read_repository_file("workloads/tests/configs/smollm2_135m.json")).unwrap();
@@ -108,7 +109,7 @@ pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
     serde_json::to_string_pretty(&config).unwrap()
 }
 
-/// The paths of the files in a directory with this extension, sorted.
+/// Returns the paths of the files in a directory with this extension, sorted.
 pub fn files_with_ending(directory: &str, ending: &str) -> Vec<String> {
     let entries = std::fs::read_dir(repository_path(directory)).unwrap();
     let mut paths: Vec<String> =
@@ -117,7 +118,7 @@ pub fn files_with_ending(directory: &str, ending: &str) -> Vec<String> {
     paths
 }
 
-/// The file names in a directory, sorted.
+/// Returns the file names in a directory, sorted.
 pub fn file_names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -125,7 +126,7 @@ pub fn file_names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The console output of Chromium for an address, and the resulting page.
+/// Opens an address in Chromium. Returns its console output and the resulting page.
 pub fn browse_page(address: &str) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let profile = format!("--user-data-dir={}", profile.path().display());

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Relatives of TPU v4 on two fabrics: some are too large, some are no chips, some are too small for the model.
+/// A study of relatives of TPU v4 on two fabrics. Some of them are too large, some are no chips, and some are too small
+/// for the model.
 const STUDY: &str = r#"
 description = "TPU v4's relatives"
 source = "sim/templates/chips/tpu_v4.toml"
@@ -51,19 +52,20 @@ const DESIGNS: u64 = 3 * 2 * 2 * 3 * 2 * 2 * 2 * 2;
 
 const EXPORTS: [&str; 2] = ["sweep.parquet", "sweep.csv"];
 
-/// The arguments of the sweep into a directory.
+/// Returns the arguments of a sweep that writes into `out`.
 fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    // The study as a file among the models.
+    // A study's file may be given among the models.
     let mut words = vec!["sweep", "opt-350m", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
     words.extend(more);
     words
 }
 
-/// A directory with the study and an undisturbed sweep in `whole`, made once for all tests.
+/// Returns a copy of a directory with the study and, in `whole`, an undisturbed sweep. The sweep is made once for all
+/// tests.
 pub fn undisturbed_sweep() -> tempfile::TempDir {
     static ONE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let one = ONE.get_or_init(|| {
-        // Statics are never dropped; the directory goes with the target directory.
+        // Statics are never dropped, so the directory is inside the target directory, which is removed with it.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
         let answer = run_coplace_in(dir.path(), &sweep("whole", &[])).expect_json();
@@ -88,7 +90,7 @@ pub fn assert_same_exports(dir: &Path, other: &str) {
     }
 }
 
-/// Number of kills of a process: 3, or more with COPLACE_KILLS=50.
+/// Returns the number of times that a process is killed: 3, or the value of `COPLACE_KILLS`.
 fn kills() -> u32 {
     std::env::var("COPLACE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }
@@ -98,7 +100,7 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, below: u64) -> u64 {
-        // Steele, Lea and Flood's SplitMix64.
+        // SplitMix64 (Steele, Lea and Flood).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -162,7 +164,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     read_by_others(dir.path());
 }
 
-/// Verbs that read runs accept the directory of a sweep, and report a damaged one.
+/// Checks that verbs that read runs accept the directory of a sweep, and report a damaged one.
 fn read_by_others(dir: &Path) {
     let compared = run_coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).expect_json();
     let steps: Vec<&Value> =
@@ -190,7 +192,7 @@ fn refusals(dir: &Path) {
     let other = run_coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).expect_refusal();
     let differs = "whole/sweep.sqlite: holds another sweep: chips.space.max_area_mm2 is ";
     assert!(other.contains(differs) && other.contains(" there and 400.0 here"), "{other}");
-    // However the study's path is spelled, it is the same sweep.
+    // Another spelling of the study's path is the same sweep.
     let spelled =
         ["sweep", "opt-350m", "--study", "./s.toml", "--sequence-length", "512", "--out", "whole", "--resume"];
     run_coplace_in(dir, &spelled).expect_result();
@@ -242,7 +244,7 @@ fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
         let pause = Duration::from_millis(dice.roll(400));
         killed_at_work += u32::from(killed(dir.path(), "killed", kill % 3 != 2, pause));
         if kill % 10 == 9 {
-            // It may be finished by now; then start another one.
+            // The sweep may be finished by now, so another one is started.
             run_coplace_in(dir.path(), &sweep("killed", &["--resume"])).expect_json();
             assert_same_exports(dir.path(), "killed");
             std::fs::remove_dir_all(dir.path().join("killed")).unwrap();
@@ -263,7 +265,7 @@ fn signals_stop_a_sweep_at_once_and_say_what_is_kept() {
 
 fn check_stop_by_signal(signal: &str) {
     let dir = undisturbed_sweep();
-    // As a shell starts it in the background: with Ctrl-C ignored.
+    // Ctrl-C is ignored, as when a shell starts a command in the background.
     let coplace = assert_cmd::cargo::cargo_bin!("coplace").display().to_string();
     let call = format!("trap '' INT; exec {coplace} {}", sweep("stopped", &[]).join(" "));
     let mut child = Command::new("sh")
@@ -322,7 +324,7 @@ fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
     assert!(help.contains("--objective") && help.contains("for one model"), "{help}");
 }
 
-/// A mark per combination would fill the memory.
+/// Such a sweep would need a bit of memory per combination, more than a machine has.
 #[test]
 fn a_sweep_of_too_many_designs_is_refused_before_it_begins() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,7 +338,8 @@ fn a_sweep_of_too_many_designs_is_refused_before_it_begins() {
     assert!(!dir.path().join("huge").exists());
 }
 
-/// Changes a store and resumes it. It is refused by name, or its exports equal those of an undisturbed sweep.
+/// Changes a store and resumes it. Checks that it is refused by name, or that its exports equal those of an undisturbed
+/// sweep. Returns true if it was refused.
 fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
     let (out, store) = (dir.join("damaged"), dir.join("damaged/sweep.sqlite"));
     drop(std::fs::remove_dir_all(&out));
@@ -380,7 +383,7 @@ fn truncated_and_flipped_stores_are_named() {
             file.write_all(&[byte[0] ^ 1 << bit]).unwrap();
         }));
     }
-    // Deleted data is not wiped, but most of the written bytes have a meaning.
+    // Some bytes are deleted data, where a flip changes nothing. Most flips must be refused.
     assert!(refused * 2 > flips, "{refused} of {flips} flips were refused");
 }
 
@@ -389,7 +392,7 @@ fn truncated_and_flipped_stores_are_named() {
 fn a_full_disk_is_named_and_loses_nothing() {
     let dir = undisturbed_sweep();
     let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
-    // Blocks of 512 bytes: no space at all, and space for half of the store.
+    // The limit is in blocks of 512 bytes: no space at all, then space for half of the store.
     for blocks in [0, size / 1024] {
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
@@ -401,7 +404,7 @@ fn a_full_disk_is_named_and_loses_nothing() {
         assert!(message.contains("full/sweep.sqlite: cannot be written: ") && message.contains(cure), "{message}");
     }
     let rest = run_coplace_in(dir.path(), &sweep("full", &["--resume"])).expect_json();
-    // A disk that is full at the exports alone does not cost the answer.
+    // If only the exports find no space, the answer is still printed.
     let exports = dir.path().join("exports");
     std::fs::create_dir(&exports).unwrap();
     std::fs::copy(dir.path().join("whole/sweep.sqlite"), exports.join("sweep.sqlite")).unwrap();
@@ -469,7 +472,7 @@ fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     assert!(into.contains("--out a: is one of the parts"), "{into}");
     let different = merge(&["a", "d"]).expect_refusal();
     assert!(different.contains("a and d hold parts of different sweeps; give the directories of one"), "{different}");
-    // The study has changed since: the parts carry their own text of it.
+    // The parts carry the text of their study, so they can be merged after its file has changed.
     std::fs::write(dir.path().join("s.toml"), STUDY.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
     assert_eq!(merge(&["a", "b", "c"]).expect_json()["outcomes"], merged["outcomes"]);
 }
@@ -514,11 +517,11 @@ fn pandas_and_duckdb_read_a_sweep() {
 const READING_VERBS: [&[&str]; 3] =
     [&["compare", "whole"], &["pareto", "whole", "--out", "figures"], &["merge", "whole", "--out", "merged"]];
 
-/// A directory of another user, or of an archive.
+/// A finished sweep may be in a directory that cannot be written, such as another user's or an archive's.
 #[test]
 fn a_finished_sweep_that_cannot_be_written_can_be_read() {
     let dir = undisturbed_sweep();
-    // SQLite cannot make its log where a directory stands, as root neither.
+    // A directory in the place of SQLite's log makes the store read-only, also for root.
     std::fs::create_dir(dir.path().join("whole/sweep.sqlite-wal")).unwrap();
     for call in READING_VERBS {
         run_coplace_in(dir.path(), call).expect_result();
@@ -542,7 +545,7 @@ fn a_store_with_a_view_in_the_place_of_a_table_is_damaged() {
     }
 }
 
-/// A column that is computed on reading, and a check of every row, may be as slow as their author likes.
+/// A foreign store may have computed columns or checks that take very long. So other tables than coplace's are refused.
 #[test]
 fn a_store_whose_tables_were_made_otherwise_is_damaged() {
     for table in [
@@ -558,14 +561,15 @@ fn a_store_whose_tables_were_made_otherwise_is_damaged() {
     }
 }
 
-/// The marks of 2^60 combinations would fill the memory.
+/// A store with an impossible number of combinations is refused, because a bit for each of 2^60 combinations would fill
+/// the memory.
 #[test]
 fn a_store_that_counts_more_than_its_dimensions_is_damaged() {
     let refused = damaged(undisturbed_sweep().path(), "combinations", |store| {
         let store = rusqlite::Connection::open(store).unwrap();
         let text: String = store.query_row("SELECT text FROM facts", [], |row| row.get(0)).unwrap();
         let text = text.replace(&format!("\"combinations\":{DESIGNS}"), "\"combinations\":1152921504606846976");
-        // The checksum of the facts: FNV-1a of a number, here 0, and of the text.
+        // The checksum of the facts is the FNV-1a hash of the number 0 and of the text.
         let bytes = 0_u64.to_le_bytes().into_iter().chain(text.bytes());
         let sum = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,4 +1,5 @@
-//! The price of the system around the chips: shown beside the chip's, and paid for where a search is told to.
+//! The price of the system around the chips. It is shown with the chip's, and counts in an objective if the search is
+//! told so.
 
 use crate::constants::{search, study};
 use crate::support::run_coplace;
@@ -26,7 +27,7 @@ fn an_evaluation_shows_the_system_with_its_parts() {
     assert!((number(&of, "system_usd") - sum).abs() < 1e-9 && sum > 3000.0, "{of}");
     let text = on("eos_ndr400x8", "32", "text").expect_result();
     assert!(text.contains("per device around its chip: host 2638, network cards 1364"), "{text}");
-    // AWS does not publish its network: no price.
+    // The parts of AWS's network are not published, so it has no price.
     assert!(job_of("efa_h100_3200g", "32")["system_usd"].is_null());
 }
 
@@ -45,10 +46,10 @@ fn dollars_pay_for_the_system_if_they_are_told_to() {
     assert!((number(&other, "objective_value") / of_chip - 1.0).abs() < 1e-9, "{other}");
     assert!(number(&entry, "objective_value") < 0.8 * number(&other, "objective_value"));
     assert_eq!(system["asked"]["aim"]["operation"]["dollars"], "system");
-    // The study says so as well, and may change a price.
+    // A study may also ask for it, and may change a price.
     let dearer = study(LANES, "[operation]\ndollars = \"system\"\n[constants]\nsystem.host_board = 30000");
     let dearer = search(&dearer, &DOLLARS).expect_json();
-    // Built chips on the same network pay the same price.
+    // All chips on the same network have the same system price.
     let fabric = &first(&dearer)["fabric"];
     let entries = dearer["comparison"]["entries"].as_array().unwrap();
     let alike: Vec<f64> =
@@ -73,7 +74,7 @@ fn a_system_without_a_price_and_dollars_without_a_use_are_refused() {
     assert!(search(&wrong, &DOLLARS).expect_refusal().contains("unknown variant `all`"));
 }
 
-/// The cycles of a score are a constant of a study like any other.
+/// A study may change the cycles that attention takes per score.
 #[test]
 fn a_study_changes_the_constants_of_kernels() {
     let step = |constants: &str| {

@@ -51,7 +51,7 @@ fn all_techniques_run_side_by_side() {
     let memo = alone("memo,fraction=");
     let fraction = memo["parameters"]["memo"]["fraction"].as_f64().unwrap();
     assert_eq!(memo["technique"], format!("memo,fraction={fraction}"));
-    // Reading wears out nothing.
+    // Returns the data in storage, and the data written per step.
     let written = |row: &serde_json::Value| {
         (row["result"]["storage_gib"].as_f64().unwrap(), row["result"]["storage_written_gb"].as_f64().unwrap())
     };
@@ -61,14 +61,14 @@ fn all_techniques_run_side_by_side() {
     let need =
         |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap()["result"]["need_gib"].as_f64().unwrap();
     assert!(need("lomo") < need("adam8bit") && need("adam8bit") < need("none"));
-    // Those that fit come first, the fastest at the top; then the others, the smallest need first; then refused ones.
+    // Techniques that fit come first, fastest first. Then come those that do not fit, and those that are refused.
     let place = |row: &serde_json::Value| match row["result"]["fits"].as_bool() {
         Some(true) => (0, row["result"]["step_s"].as_f64().unwrap()),
         Some(false) => (1, 0.0),
         None => (2, 0.0),
     };
     assert!(rows[1..].windows(2).all(|pair| place(&pair[0]) <= place(&pair[1])));
-    // Combinations need less than each member.
+    // Combinations need less than the plan without techniques.
     let combined: Vec<&serde_json::Value> = rows
         .iter()
         .filter(|row| row["gate"] == "exact" && row["technique"].as_str().unwrap().contains(" + "))
@@ -195,7 +195,7 @@ fn impossible_techniques_are_refused_with_their_reason() {
     assert!(refusal(&["--allow", "lomo"]).contains("not among the techniques"));
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
     assert!(refusal(&both).contains("LOMO keeps no states"));
-    // The message names the requested technique, not a layout from the search.
+    // The message names the requested technique, not a layout that the search tried.
     let job = [
         "plan",
         "llama2-7b",
@@ -326,7 +326,7 @@ fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
     assert_eq!(first("evaluate", "memo"), (open, chosen.clone()));
     let parts = ["memo,fraction=0", "memo,fraction=0.25", "memo,fraction=0.5", "memo,fraction=0.75", "memo,fraction=1"];
     let given: Vec<f64> = parts.map(|part| first("plan", part).0).to_vec();
-    // Neither end is the best here: the copies hide behind part of a layer's time.
+    // In this job, the best fraction is neither 0 nor 1, because the time of a layer hides only part of the copies.
     assert!(given.iter().all(|time| open <= *time) && given[0] > open && given[4] > open, "{open} {chosen} {given:?}");
 }
 
@@ -377,7 +377,7 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
     assert!(run_coplace(&none).expect_refusal().contains("the expert-parallel degree is 8"));
 }
 
-/// Policies that become equal under a technique are one plan of the list.
+/// Policies that become equal under a technique are listed as one plan.
 #[test]
 fn what_a_technique_has_settled_is_listed_once() {
     let job = "plan llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --top 6 --format json";
@@ -399,8 +399,8 @@ fn what_a_technique_has_settled_is_listed_once() {
     assert!(policies.len() > 1, "{policies:?}");
 }
 
-/// Frozen weights have no gradients, which hence count as no work. LoRA's products are forward passes and input
-/// gradients, two thirds of training's, and its adapters. Techniques that only place tensors do all the work.
+/// LoRA computes no gradients of the frozen weights. So its FLOPs are the forward products and the gradients of inputs,
+/// two thirds of all, and those of its adapters. A technique that only changes the optimizer has all FLOPs.
 #[test]
 fn mfu_counts_what_is_done_under_a_technique() {
     let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 \
@@ -417,7 +417,7 @@ fn mfu_counts_what_is_done_under_a_technique() {
     assert!((done(&["--technique", "adam8bit", "--allow", "adam8bit"]) / all - 1.0).abs() < 1e-9);
 }
 
-/// A plan of one layout.
+/// Arguments of a job with a single layout.
 const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 \
     --micro-batch 1 --zero 1";
 
@@ -425,7 +425,7 @@ fn of_one(verb: &str, more: &str) -> crate::support::CommandOutput {
     run_coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
 }
 
-/// An operator that draws a sample must not run again, even on request.
+/// An operator that draws a sample must not be recomputed, even on request.
 #[test]
 fn what_is_drawn_at_random_is_not_made_again() {
     let drawn = "are drawn at random: a recomputation would draw others, because the generator's state is not kept";
@@ -448,7 +448,7 @@ fn what_is_drawn_at_random_is_not_made_again() {
         let policies: Vec<String> = policies.collect();
         assert!(!policies.is_empty() && policies.iter().all(|policy| !policy.contains("full")), "{list}: {policies:?}");
     }
-    // MEMO can offload everything, but recomputes nothing.
+    // MEMO is possible if it offloads everything, because it then recomputes nothing.
     let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").expect_json();
     assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
     let refused =
@@ -581,7 +581,7 @@ fn what_techniques_keep_is_listed_by_tensor() {
     assert!(text.contains("What its layers keep"), "{text}");
 }
 
-/// The report says what `best` does not decide if the plan then does not fit.
+/// If no plan fits with `--recompute best`, the message says that it does not plan addresses.
 #[test]
 fn addresses_are_a_technique_of_their_own() {
     let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).expect_refusal();
@@ -671,7 +671,8 @@ fn a_quantised_base_with_adapters_takes_less_memory_and_more_time() {
         (plan["peak_gib"].as_f64().unwrap(), plan["step_s"].as_f64().unwrap())
     };
     let (plain, quantised) = (of(&[]), of(&["--technique", "nf4-base", "--allow", "nf4-base"]));
-    // 6.48 billion numbers in 4.127 instead of 16 bits; inputs are kept, and fragmentation is 3 % of all.
+    // 6.48 billion weights take 4.127 instead of 16 bits, 9 GiB less. Kept inputs of products reduce the difference,
+    // and fragmentation of 3 % changes it slightly.
     assert!((6.0..9.6).contains(&(plain.0 - quantised.0)), "{plain:?} {quantised:?}");
     assert!(quantised.1 > plain.1, "{plain:?} {quantised:?}");
 }
@@ -685,6 +686,7 @@ fn chunks_of_the_loss_take_less_memory_for_the_same_products() {
         let answer = run_coplace(&words);
         answer.expect_json()["result"]["plan"]["peak_gib"].as_f64().unwrap()
     };
-    // 16,384 tokens of 128,256 logits in 10 bytes are 19.6 GiB, a chunk of 256 in 2 bytes 0.06.
+    // The logits of 16,384 tokens are 128,256 numbers of 10 bytes each per token: 19.6 GiB. A chunk of 256 tokens in 2
+    // bytes takes 0.06 GiB.
     assert!(of("whole") - of("chunked") > 15.0);
 }

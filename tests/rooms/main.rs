@@ -1,5 +1,5 @@
-//! No circle between the files of a crate, nor between the rooms of a folder: a reader can begin with those that
-//! need nothing and go up.
+//! The files of a crate have no cyclic dependencies, nor have the rooms of a folder. So a reader can begin with those
+//! that need nothing and go up.
 //!
 //! A room is a file, or a folder with all that stands in it. Re-exports are followed to the file that defines the
 //! item, so a name taken from `lib.rs` or `mod.rs` counts as taken from where it is defined. An item that a macro
@@ -33,7 +33,7 @@ fn no_circle_stands_between_files_or_rooms() {
     assert!(faults.is_empty(), "{} circles\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Every folder that holds files, as a prefix of their paths; the crate's is empty.
+/// Returns every folder with files, as a prefix of their paths. The prefix of the crate's folder is empty.
 fn folders(files: &Needs) -> BTreeSet<String> {
     files
         .keys()

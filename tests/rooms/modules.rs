@@ -39,7 +39,7 @@ pub fn read_modules(source: &Path) -> Modules {
     modules_of(texts)
 }
 
-/// The modules of files given as (path in the source folder, text).
+/// Returns the modules of files given as (path in the source folder, text).
 pub fn modules_of(files: impl IntoIterator<Item = (PathBuf, String)>) -> Modules {
     let mut modules = Modules::new();
     for (file, text) in files {
@@ -186,7 +186,7 @@ impl Reader {
         self.add_mention(path);
     }
 
-    /// serde names functions in quotes: `with = "crate::units"`.
+    /// Adds a path in quotes. serde names functions so: `with = "crate::units"`.
     fn read_path_in_quotes(&mut self, literal: &str) {
         let text = literal.trim_matches('"');
         let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -219,13 +219,13 @@ impl<'a> Visit<'a> for Reader {
         }
     }
 
-    /// A `use` inside a function.
+    /// Reads a `use` inside a function.
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
         self.read_use(item);
     }
 }
 
-/// The paths of a `use`, each with the name that it gets; a glob has none.
+/// Collects the paths of a `use`, each with the name that it gets. A glob has no name.
 fn use_leaves(tree: &syn::UseTree, path: &mut Segments, leaves: &mut Vec<(Segments, Option<String>)>) {
     let path_with = |path: &Segments, name: &syn::Ident| path.iter().cloned().chain([name.to_string()]).collect();
     match tree {

@@ -1,4 +1,4 @@
-//! Which file needs which: mentions are followed through `use` and `pub use` to the file that defines the item.
+//! The dependencies between files. A mention is followed through `use` and `pub use` to the file that defines the item.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use crate::modules::{Module, Modules, Segments};
 /// The needs of each node.
 pub type Needs = BTreeMap<String, BTreeSet<String>>;
 
-/// The files of a crate, each with the files that define what its code mentions. A module may name what a module
-/// around it defines: that is its vocabulary.
+/// Returns the files of a crate, each with the files that define what its code mentions. Mentions of what an enclosing
+/// module defines do not count.
 pub fn needs_of_files(modules: &Modules) -> Needs {
     let name = |module: &Module| module.file.to_str().unwrap().to_owned();
     let mut needs: Needs = modules.values().map(|module| (name(module), BTreeSet::new())).collect();
@@ -25,8 +25,8 @@ pub fn needs_of_files(modules: &Modules) -> Needs {
     needs
 }
 
-/// The module that defines the item behind a path mentioned in module `from`. None for a module, and for what
-/// another crate or a function's body defines.
+/// Returns the module that defines the item behind a path mentioned in module `from`. `None` for a module, and for an
+/// item of another crate or of a function's body.
 pub fn defining_module(modules: &Modules, from: &Segments, mention: &Segments) -> Option<Segments> {
     match resolve(modules, from, mention, &mut BTreeSet::new())? {
         Target::Item(module) => Some(module),
@@ -39,7 +39,7 @@ enum Target {
     Module(Segments),
 }
 
-/// `seen` ends circles of globs and re-exports.
+/// Returns the module or the module's item behind a path. `seen` stops cycles of globs and re-exports.
 fn resolve(
     modules: &Modules,
     from: &Segments,
@@ -67,7 +67,7 @@ fn resolve(
         match look_up(modules, &at, name, seen) {
             Some(Target::Module(module)) => at = module,
             Some(item) => return Some(item),
-            // A macro of the module defines it.
+            // An item that is not found counts as defined by a macro of the module.
             None if is_absolute => return Some(Target::Item(at)),
             None => return None,
         }
@@ -75,7 +75,7 @@ fn resolve(
     Some(Target::Module(at))
 }
 
-/// The target of a name in a module.
+/// Returns the target of a name in a module.
 fn look_up(modules: &Modules, at: &Segments, name: &str, seen: &mut BTreeSet<(Segments, String)>) -> Option<Target> {
     let module = &modules[at];
     if module.items.contains(name) {
@@ -103,7 +103,8 @@ fn look_up(modules: &Modules, at: &Segments, name: &str, seen: &mut BTreeSet<(Se
     })
 }
 
-/// The folders inside `folder`, and its files, each with what it needs of the others; a folder stands for all files in it.
+/// Returns the rooms of `folder`, each with the other rooms that it needs: its files, and the folders inside it. A
+/// folder stands for all files in it.
 pub fn needs_of_rooms(files: &Needs, folder: &str) -> Needs {
     let room = |file: &str| -> Option<String> {
         let inside = file.strip_prefix(folder)?;
@@ -118,7 +119,7 @@ pub fn needs_of_rooms(files: &Needs, folder: &str) -> Needs {
     needs
 }
 
-/// The nodes that need themselves by way of others, grouped by circle.
+/// Returns the nodes that depend on themselves through others, grouped by cycle.
 pub fn circles(needs: &Needs) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<String>> = needs.keys().map(|from| (from, reach(needs, from))).collect();
     let mut circles = BTreeSet::new();

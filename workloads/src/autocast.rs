@@ -132,7 +132,7 @@ impl CastWriter {
 
     fn add_operator(&mut self, mut op: OperatorNode) {
         let runs = OperatorType::of_operator(&op, self.autocast);
-        // The kernels were sized for tensors in the operand type.
+        // The kernels' bytes assume tensors in the operand type. `read_before` and `written_before` are those bytes.
         let narrow = |tensors: &[TensorInfo], ids: &[TensorId]| -> Bytes {
             ids.iter().map(|id| narrow_bytes(&tensors[id.index()], self.operand)).sum()
         };

@@ -7,7 +7,7 @@ use crate::training::{SegmentKind, TrainingGraph};
 use sim::kernel::{DataType, Kernel};
 use sim::units::Bytes;
 
-/// Tokens and layers' widths of the test's model: GPT-2 XL, 1,600 wide, 25 heads, without dropout.
+/// Tokens per sequence. The model is GPT-2 XL without dropout: 1,600 wide, with 25 heads.
 const TOKENS: u64 = 512;
 const HIDDEN: u64 = 1600;
 
@@ -35,14 +35,15 @@ fn kept(graph: &OperatorGraph) -> Bytes {
 
 #[test]
 fn a_layer_keeps_what_autograd_saves_under_autocast() {
-    // By hand, in bytes per number of the residual stream: two norms' fp32 inputs 4 + 4, the products' half-precision
-    // inputs 2 + 2 + 2 and four times 2, query, key and value 6. GELU's input of four times 2 in PyTorch 2; in PyTorch
-    // 1 its fp32 cast, four times 4.
+    // Counted by hand, in bytes per element of the residual stream. Both norms keep fp32 inputs (4 + 4). The products
+    // keep 16-bit inputs (2 + 2 + 2, and 8 for the MLP's last one). Query, key and value take 6. GELU's input is four
+    // times as wide: 8 in PyTorch 2, and 16 in PyTorch 1, which keeps the fp32 cast.
     let channels = |autocast| match autocast {
         Autocast::Pytorch1 => 44,
         _ => 36,
     };
-    // Per score: probabilities in fp32 and the copy that multiplies the values; PyTorch 1 keeps the scores too.
+    // Bytes per score: fp32 probabilities (4) and the 16-bit copy that multiplies the values (2). PyTorch 1 also keeps
+    // the 16-bit scores (2).
     let scores = |autocast| match autocast {
         Autocast::Pytorch1 => 8,
         _ => 6,
@@ -52,7 +53,7 @@ fn a_layer_keeps_what_autograd_saves_under_autocast() {
         let all = channels(autocast) * TOKENS * HIDDEN + scores(autocast) * 25 * TOKENS * TOKENS;
         assert_eq!(unfused, Bytes(all), "{autocast:?}");
     }
-    // Fused attention keeps one fp32 number a row and head in place of the scores.
+    // Fused attention keeps one fp32 number per row and head instead of the scores.
     let fused = kept(&layer(Autocast::Pytorch2, Attention::Fused));
     assert_eq!(fused, Bytes(36 * TOKENS * HIDDEN + 4 * 25 * TOKENS));
 }
@@ -80,7 +81,7 @@ fn nothing_but_vector_work_and_bytes_changes() {
             }
         }
     }
-    // fp32 has nothing to cast.
+    // With fp32 operands there is nothing to cast.
     let fp32 = |autocast| graph(autocast, Attention::Fused, |l| Lowering { precision: Precision::FP32, ..l });
     assert_eq!(fp32(Autocast::Pytorch2).segments[1].graph, fp32(Autocast::None).segments[1].graph);
 }

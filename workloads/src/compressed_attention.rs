@@ -5,19 +5,20 @@ use crate::model::Model;
 use crate::variations::{CompressedAttention, EntryForm, ResidualStreams};
 
 impl EntryForm {
-    /// Returns the number of vectors that a token contributes: one to its own entry, and one to the next entry if
-    /// entries overlap.
+    /// Returns the number of vectors that a token contributes to compressed entries: one to its own entry, and one to
+    /// the next entry if entries overlap.
     pub(crate) fn vectors(self) -> u64 {
         if self.overlaps { 2 } else { 1 }
     }
 
-    /// Returns the weights of the products that make entries of `width` numbers: the vectors and their gates.
+    /// Returns the number of weights of the products that make entries of `width` numbers: the vectors and their gates.
     #[must_use]
     pub fn matrices(self, hidden: u64, width: u64) -> u64 {
         2 * hidden.saturating_mul(self.vectors()).saturating_mul(width)
     }
 
-    /// Returns the parameters of entries outside matrices: the gates' biases per position, and the norm's gains.
+    /// Returns the number of parameters of entries outside matrices: the gates' biases per position, and the norm's
+    /// gains.
     #[must_use]
     pub fn biases(self, width: u64) -> u64 {
         self.tokens.saturating_mul(self.vectors()).saturating_add(1).saturating_mul(width)
@@ -38,24 +39,25 @@ impl Model {
         self.variations.streams.map_or(1, |streams| streams.count).saturating_mul(self.hidden)
     }
 
-    /// Returns the weights of the products that mix a layer's streams. Each of its two branches has one product.
+    /// Returns the number of weights of the products that mix a layer's streams. Each of its two branches has one
+    /// product.
     pub(crate) fn stream_matrices(&self) -> u64 {
         let each = |streams: ResidualStreams| streams.weights().saturating_mul(self.residual_width());
         self.variations.streams.map_or(0, |streams| 2 * each(streams))
     }
 
-    /// Returns the parameters of a layer's mixing outside matrices: a bias per mixing weight and three factors, per
-    /// branch.
+    /// Returns the number of parameters of a layer's mixing outside matrices: a bias per mixing weight and three
+    /// factors, per branch.
     pub(crate) fn stream_vectors(&self) -> u64 {
         self.variations.streams.map_or(0, |streams| 2 * (streams.weights() + 3))
     }
 
-    /// Returns the weights of the product that sums the streams before the head.
+    /// Returns the number of weights of the product that sums the streams before the head.
     pub(crate) fn last_stream_matrices(&self) -> u64 {
         self.variations.streams.map_or(0, |streams| streams.count.saturating_mul(self.residual_width()))
     }
 
-    /// Returns the parameters of the sum before the head outside its matrix: a bias per stream and a factor.
+    /// Returns the number of parameters of the sum before the head outside its matrix: a bias per stream and a factor.
     pub(crate) fn last_stream_vectors(&self) -> u64 {
         self.variations.streams.map_or(0, |streams| streams.count + 1)
     }
@@ -69,7 +71,8 @@ impl Model {
         self.compressed().and_then(|own| own.entry_form(self.variations.keys))
     }
 
-    /// Returns the weights of the matrix products of a layer's attention to compressed entries; 0 for other layers.
+    /// Returns the number of weights of the matrix products of a layer's attention to compressed entries; 0 for other
+    /// layers.
     pub(crate) fn compressed_attention_matrices(&self) -> u64 {
         let Some(own) = self.compressed() else { return 0 };
         let query = own.query_rank.saturating_mul(self.hidden + self.query_width());
@@ -80,8 +83,8 @@ impl Model {
         query.saturating_add(key).saturating_add(output).saturating_add(entries).saturating_add(index)
     }
 
-    /// Returns the parameters outside matrices of a layer's attention to compressed entries: norms of the narrow query
-    /// and the key, sinks, and the vectors of entries and indexer.
+    /// Returns the number of parameters outside matrices of a layer's attention to compressed entries: norms of the
+    /// narrow query and the key, sinks, and the vectors of entries and indexer.
     pub(crate) fn compressed_attention_vectors(&self) -> u64 {
         let Some(own) = self.compressed() else { return 0 };
         let entries = self.own_entry_form().map_or(0, |form| form.biases(self.head_dim));
@@ -93,8 +96,9 @@ impl Model {
         self.own_entry_form().map_or(0, |form| sequence / form.tokens.max(1))
     }
 
-    /// Returns the keys that a query of a causal sequence of s tokens sees on average. Through a window of w tokens it
-    /// sees w - w² / (2 s) near keys. It also sees half of the entries, or those that the indexer chooses.
+    /// Returns the mean number of keys that a query of a causal sequence of s tokens sees. Through a window of w tokens
+    /// it sees w - w² / (2 s) near keys. It also sees half of the compressed entries, or the entries that the indexer
+    /// chooses.
     pub(crate) fn compressed_keys_seen(&self, sequence: u64) -> u128 {
         let near = self.variations.window.and_then(KeyWindow::sliding).unwrap_or(sequence).min(sequence);
         let near = near - near.saturating_mul(near) / (2 * sequence.max(1));
@@ -105,7 +109,8 @@ impl Model {
         u128::from(near.saturating_add(entries).max(1))
     }
 
-    /// Returns the keys that one query sees at the end of `seen` tokens, of which `queries` are new.
+    /// Returns the number of keys that the last query of a sequence sees. The sequence has `seen` tokens, and the last
+    /// `queries` of them are new.
     pub(crate) fn keys_at_end(&self, seen: u64, queries: u64) -> u64 {
         let near =
             self.variations.window.map_or(seen, |window| window.keys_at_end(seen, queries).min(window.most_keys()));

@@ -92,14 +92,14 @@ impl Model {
         self.vocabulary.next_multiple_of(multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
     }
 
-    /// Returns the weights of one layer's matrix products, in a model whose layers are alike.
+    /// Returns the number of weights of one layer's matrix products, in a model whose layers are alike.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.count)
     }
 
-    /// Returns the weights of one layer's matrix products that are active for one token, in a model whose layers are
-    /// alike. Only the chosen experts count.
+    /// Returns the number of weights of one layer's matrix products that are active for one token, in a model whose
+    /// layers are alike. Only the chosen experts count.
     #[must_use]
     pub fn active_layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.top_k)
@@ -124,7 +124,7 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.channel_scan_matrices(),
-            // The gate of this layer's MLP counts too.
+            // The gate product of this layer's MLP counts too.
             Mixer::Recurrence => {
                 self.variations.recurrence.map_or(0, |own| own.matrices(self.hidden) + self.hidden * self.hidden)
             }
@@ -143,12 +143,12 @@ impl Model {
         self.variations.side == EncoderDecoderSide::Decoder
     }
 
-    /// Returns the weights of the products that turn an encoder's result into keys and values.
+    /// Returns the number of weights of the products that turn an encoder's result into keys and values.
     fn cross_key_value_matrices(&self) -> u64 {
         count_if(self.attends_to_encoder(), self.hidden.saturating_mul(self.kv_width() + self.value_width()))
     }
 
-    /// Returns the weights of the products before and after a state-space scan.
+    /// Returns the number of weights of the products before and after a state-space scan.
     pub(crate) fn scan_matrices(&self) -> u64 {
         let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
@@ -168,7 +168,7 @@ impl Model {
         self.own_indexer().map_or(0, |indexer| indexer.matrices(self.hidden))
     }
 
-    /// Returns the numbers per token of the gate on attention's result.
+    /// Returns the width of the gate on attention's result; 0 without a gate.
     fn gate_width(&self) -> u64 {
         match self.variations.output_gate {
             Some(OutputGate::Number) => self.context_width(),
@@ -201,15 +201,15 @@ impl Model {
         self.mlp_matrices_of(self.hidden, width)
     }
 
-    /// Returns the weights of an MLP of inner width `width` that reads and writes `outer` numbers per token.
+    /// Returns the number of weights of an MLP of inner width `width` that reads and writes `outer` numbers per token.
     fn mlp_matrices_of(&self, outer: u64, width: u64) -> u64 {
         let products = if self.gated { 3 } else { 2 };
         outer.saturating_mul(products * width)
     }
 
-    /// Returns the weights of the layers' matrices, the embedding and the head, in 128 bits;
-    /// [`crate::limits::MAX_WEIGHTS`] bounds it. Embedding and head count separately, even if they are tied, at the
-    /// larger of their width and the model's.
+    /// Returns the number of weights of the layers' matrices, the embedding and the head, in 128 bits;
+    /// [`crate::limits::MAX_WEIGHTS`] bounds it. Embedding and head count separately, even if they are tied. Their
+    /// width counts as the embedding's or the model's, whichever is larger.
     pub(crate) fn weight_count(&self) -> u128 {
         u128::from(self.sum_over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
@@ -217,12 +217,12 @@ impl Model {
             + u128::from(self.conditioning_parameters())
     }
 
-    /// Returns the parameters of the conditioning of all branches.
+    /// Returns the number of parameters of the conditioning of all branches.
     fn conditioning_parameters(&self) -> u64 {
         self.variations.conditioning.map_or(0, |own| own.parameters(self.hidden, self.layer_count()))
     }
 
-    /// Returns the elements of the largest tensor that `tokens` tokens make, except scores;
+    /// Returns the number of elements of the largest tensor that `tokens` tokens make, except scores;
     /// [`crate::limits::MAX_ELEMENTS`] bounds it.
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
         let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
@@ -239,16 +239,16 @@ impl Model {
         mlp.max(u128::from(tokens) * widest)
     }
 
-    /// Returns the weights of the model's matrix products, with `vocabulary_rows` logits per token: layers, head,
-    /// BERT's head transform, OPT's projections, the inputs from patches or sound, and the modules that predict further
-    /// tokens. The embedding's lookup is no product.
+    /// Returns the number of weights of the model's matrix products, with `vocabulary_rows` logits per token: layers,
+    /// head, BERT's head transform, OPT's projections, the inputs from patches or sound, and the modules that predict
+    /// further tokens. The embedding's lookup is no product.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         self.add_end_matrices(self.sum_over_layers(Self::layer_matrix_parameters), vocabulary_rows)
     }
 
-    /// Returns the weights of the model's matrix products that are active for one token: [`Self::matrix_parameters`]
-    /// without the experts that are not chosen.
+    /// Returns the number of weights of the model's matrix products that are active for one token:
+    /// [`Self::matrix_parameters`] without the experts that are not chosen.
     #[must_use]
     pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         self.add_end_matrices(self.sum_over_layers(Self::active_layer_matrix_parameters), vocabulary_rows)
@@ -264,19 +264,21 @@ impl Model {
             .saturating_add(self.further_matrices())
     }
 
-    /// Returns the weights of the products that merge two vectors into one, in the modules that predict further tokens.
+    /// Returns the number of weights of the products that merge two vectors into one, in the modules that predict
+    /// further tokens.
     fn further_matrices(&self) -> u64 {
         self.variations.further_tokens.saturating_mul(2 * self.hidden * self.hidden)
     }
 
-    /// Returns the weights of the products at the model's ends that every token passes: OPT's projections, and the
-    /// product that sums the residual streams.
+    /// Returns the number of weights of the products at the model's ends that every token passes: OPT's projections,
+    /// and the product that sums the residual streams.
     fn end_matrices(&self) -> u64 {
         let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
         projections.saturating_add(self.last_stream_matrices())
     }
 
-    /// Returns the weights of the head's products: the logits or another task's outputs, and BERT's transform.
+    /// Returns the number of weights of the head's products: the logits or another task's outputs, and BERT's
+    /// transform.
     fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
         let last = match self.variations.task_head {
@@ -293,8 +295,8 @@ impl Model {
         self.all_parameters(self.matrix_parameters(self.vocabulary), |experts| experts.count)
     }
 
-    /// Returns the parameters active for one token: [`Self::parameters`] without the experts that are not chosen.
-    /// Lookup tables count in full.
+    /// Returns the number of parameters active for one token: [`Self::parameters`] without the experts that are not
+    /// chosen. Lookup tables count in full.
     #[must_use]
     pub fn active_parameters(&self) -> u64 {
         self.all_parameters(self.active_matrix_parameters(self.vocabulary), |experts| experts.top_k)
@@ -342,7 +344,7 @@ impl Model {
         all.saturating_sub(self.repeated_parameters())
     }
 
-    /// Returns the parameters of a layer outside its matrices, in a model whose layers are alike.
+    /// Returns the number of parameters of a layer outside its matrices, in a model whose layers are alike.
     fn layer_vectors(&self, met: impl Fn(Experts) -> u64) -> u64 {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_vectors(),
@@ -351,7 +353,7 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.channel_scan_vectors(),
-            // The two mixes of this layer's MLP count too.
+            // The MLP of this layer mixes neighbouring tokens twice. The weights of both mixes count too.
             Mixer::Recurrence => self.variations.recurrence.map_or(0, |own| own.vectors(self.hidden) + 2 * self.hidden),
             Mixer::Compressed => self.compressed_attention_vectors(),
             Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
@@ -372,7 +374,7 @@ impl Model {
         mixer + self.stream_vectors() + cross.saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
-    /// Returns the parameters of the norms around a layer's branches.
+    /// Returns the number of parameters of the norms around a layer's branches.
     fn layer_norms(&self) -> u64 {
         let variations = &self.variations;
         let branches = u64::from(variations.mixer != Mixer::None)
@@ -388,8 +390,8 @@ impl Model {
         norms * self.norm_parameters(self.hidden)
     }
 
-    /// Returns the parameters of a scan outside its matrices: the convolution, the decay, step and skip of every head,
-    /// the norm of the result, and biases.
+    /// Returns the number of parameters of a scan outside its matrices: the convolution, the decay, step and skip of
+    /// every head, the norm of the result, and biases.
     pub(crate) fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases =
@@ -409,7 +411,7 @@ impl Model {
         count_if(self.mlp_bias, count_if(self.gated, width) + width + self.hidden)
     }
 
-    /// Returns the parameters of a layer's attention outside its matrices.
+    /// Returns the number of parameters of a layer's attention outside its matrices.
     fn attention_vectors(&self) -> u64 {
         let variations = &self.variations;
         let query_key = match variations.query_key_norm {
@@ -430,7 +432,7 @@ impl Model {
         self.qkv_bias && !(self.variations.key_without_bias && part == "key")
     }
 
-    /// Returns the biases of the products of queries, keys and values and of attention's result.
+    /// Returns the number of biases of the products of queries, keys and values and of attention's result.
     fn attention_biases(&self) -> u64 {
         let keys = count_if(!self.variations.key_without_bias, self.kv_width());
         count_if(self.qkv_bias, self.query_width() + keys + self.value_width())
@@ -487,8 +489,8 @@ impl Model {
         })
     }
 
-    /// Returns the closed form for a given number of attended tokens. `seen` returns, for each kind of layer, the
-    /// tokens that one query attends to.
+    /// Returns the closed form of [`Self::training_flops`] for a given number of attended tokens. `seen` returns, for
+    /// each kind of layer, the number of tokens that one query attends to.
     fn flops_with_attended_tokens(
         &self,
         sequences: u64,

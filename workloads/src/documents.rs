@@ -103,8 +103,8 @@ struct EqualPieces {
     number: u128,
 }
 
-/// Returns the pieces of one sequence. Their lengths follow the distribution `lengths`. `None` if every piece is as long
-/// as the sequence.
+/// Returns the pieces of one sequence. Their lengths follow the distribution `lengths`. `None` if every piece is as
+/// long as the sequence.
 fn group_pieces(mut lengths: Vec<EqualPieces>, sequence: u64) -> Option<SequencePieces> {
     if lengths.iter().all(|pieces| pieces.tokens >= sequence) {
         return None;

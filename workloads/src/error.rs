@@ -1,4 +1,4 @@
-//! Errors of workloads. Every message names the cure, and what applies of the file, the key, the value and the limit.
+//! Errors of workloads. Every message names the cure and, if they apply, the file, the key, the value and the limit.
 
 use sim::files::{FaultParts, StructuredError};
 use sim::names::find_beginning;
@@ -96,7 +96,7 @@ pub enum WorkloadError {
     /// An invalid recomputation policy, or an unknown name in one.
     #[error("recompute {what} `{name}`: {cure}")]
     BadRecompute {
-        /// `policy`, `tensor` or `place`.
+        /// The kind of the invalid text: `policy`, `tensor` or `place`.
         what: &'static str,
         /// The given text.
         name: String,

@@ -99,7 +99,7 @@ impl KeyWindow {
         }
     }
 
-    /// Returns the tokens of a chunk, at least 1; `None` for a sliding window.
+    /// Returns the number of tokens of a chunk, at least 1; `None` for a sliding window.
     pub(crate) fn chunk(self) -> Option<u64> {
         match self {
             Self::Sliding(_) => None,
@@ -285,7 +285,8 @@ mod tests {
         text.chars().map(kind).collect()
     }
 
-    /// Gemma 3, Command A, ModernBERT, DeepSeek-V3 and Nemotron-H 8B (M, -, * as 1, 2, 3).
+    /// Each digit of a list is a kind of layer. The lists imitate Gemma 3, Command A, ModernBERT, DeepSeek-V3 and a
+    /// model with equal layers. The last list is that of Nemotron-H 8B, with M, - and * as 1, 2 and 3.
     #[test]
     fn lists_are_folded() {
         let nemotron = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-";

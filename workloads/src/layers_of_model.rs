@@ -114,7 +114,7 @@ impl Model {
         })
     }
 
-    /// Returns the layers per block; a pipeline stage holds whole blocks.
+    /// Returns the number of layers per block; a pipeline stage holds whole blocks.
     #[must_use]
     pub fn layers_per_block(&self) -> u64 {
         self.list.block.len().max(1) as u64

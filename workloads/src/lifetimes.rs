@@ -17,8 +17,9 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Returns the lifetime; `None` if it has no bytes or no operators.
-    fn no_lifetimes(bytes: Bytes, from: usize, until: usize) -> Option<Self> {
+    /// Returns the lifetime of `bytes` from operator `from` until before operator `until`. `None` without bytes or
+    /// operators.
+    fn new(bytes: Bytes, from: usize, until: usize) -> Option<Self> {
         let moment = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         (bytes > Bytes::ZERO && from < until).then(|| Self { bytes, from: moment(from), until: moment(until) })
     }
@@ -49,12 +50,10 @@ impl Treatment {
         let held = |t: &TensorInfo| self.kept.contains(&t.id) || self.offloaded.contains(&t.id);
         let tensors = graph.tensors.iter().filter(|t| !held(t)).filter_map(|t| {
             let (from, until) = spans[t.id.index()]?;
-            Lifetime::no_lifetimes(graph.settled.bytes_at_work(t.id, t.bytes), from, until)
+            Lifetime::new(graph.settled.bytes_at_work(t.id, t.bytes), from, until)
         });
-        let work = graph
-            .operators
-            .iter()
-            .filter_map(|op| Lifetime::no_lifetimes(op.workspace, op.id.index(), op.id.index() + 1));
+        let work =
+            graph.operators.iter().filter_map(|op| Lifetime::new(op.workspace, op.id.index(), op.id.index() + 1));
         tensors.chain(work).collect()
     }
 
@@ -69,32 +68,29 @@ impl Treatment {
         }
         let mut all: Vec<Lifetime> = Vec::new();
         let rebuilt = graph.tensors.iter().filter(|t| !self.kept.contains(&t.id));
-        all.extend(rebuilt.filter_map(|t| Lifetime::no_lifetimes(self.absent_bytes(t), 0, read_until[t.id.index()])));
+        all.extend(rebuilt.filter_map(|t| Lifetime::new(self.absent_bytes(t), 0, read_until[t.id.index()])));
         let sources = self.offloaded.iter().filter(|t| read_until[t.index()] == 0);
-        all.extend(sources.filter_map(|t| Lifetime::no_lifetimes(graph.tensors[t.index()].bytes, 0, end)));
+        all.extend(sources.filter_map(|t| Lifetime::new(graph.tensors[t.index()].bytes, 0, end)));
         let gradient = |t: usize| graph.settled.bytes_at_work(graph.tensors[t].id, graph.tensors[t].gradient_bytes);
         let mut since: Vec<Option<usize>> = vec![None; graph.tensors.len()];
         since[graph.output.index()] = Some(0);
         for op in graph.operators.iter().rev() {
             let at = step(op.id.index());
-            all.extend(Lifetime::no_lifetimes(op.workspace, at, at + 1));
+            all.extend(Lifetime::new(op.workspace, at, at + 1));
             if !op.backward.is_empty() {
                 for input in op.inputs.iter().map(|t| t.index()) {
                     match since[input] {
                         // A second contribution to a gradient is a separate tensor until it is added.
-                        Some(_) => all.extend(Lifetime::no_lifetimes(gradient(input), at, at + 1)),
+                        Some(_) => all.extend(Lifetime::new(gradient(input), at, at + 1)),
                         None => since[input] = Some(at),
                     }
                 }
             }
             for output in op.outputs.iter().map(|t| t.index()) {
-                all.extend(
-                    since[output].take().and_then(|from| Lifetime::no_lifetimes(gradient(output), from, at + 1)),
-                );
+                all.extend(since[output].take().and_then(|from| Lifetime::new(gradient(output), from, at + 1)));
             }
         }
-        let left =
-            since.iter().enumerate().filter_map(|(t, since)| Lifetime::no_lifetimes(gradient(t), (*since)?, end));
+        let left = since.iter().enumerate().filter_map(|(t, since)| Lifetime::new(gradient(t), (*since)?, end));
         all.extend(left);
         all
     }

@@ -65,7 +65,7 @@ pub(crate) struct ChunkProduct {
 /// Lifetime of the result of a chunk's product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChunkResult {
-    /// Until the next product, or it is the layer's result.
+    /// Only until the next product or operator reads it.
     Passing,
     /// Until the backward pass.
     Kept,
@@ -119,14 +119,14 @@ impl LinearAttention {
         self.heads.saturating_mul(self.key_dim).saturating_mul(self.value_dim)
     }
 
-    /// Returns the scalars per token, over all heads: the delta rule's step and the per-head decay, if the layer has
-    /// them.
+    /// Returns the number of scalars per token, over all heads: the delta rule's step and the per-head decay, if the
+    /// layer has them.
     #[must_use]
     pub fn rates(&self) -> u64 {
         self.heads * (u64::from(self.delta_rule) + u64::from(self.decay == StateDecay::PerHead))
     }
 
-    /// Returns the number of token-dependent decays per token.
+    /// Returns the number of decays per token; 0 if the decay is constant.
     pub(crate) fn decays(&self) -> u64 {
         match self.decay {
             StateDecay::Constant => 0,
@@ -147,7 +147,7 @@ impl LinearAttention {
         Self { heads: self.heads / ranks.max(1), key_heads: (self.key_heads / ranks.max(1)).max(1), ..self }
     }
 
-    /// Returns the weights of the layer's matrix products, for a layer of width `hidden`.
+    /// Returns the number of weights of the layer's matrix products, for a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         let width = self.value_width();
@@ -161,14 +161,15 @@ impl LinearAttention {
         hidden.saturating_mul(self.mixed_width() + self.rates() + width).saturating_add(gates)
     }
 
-    /// Returns the parameters outside matrices: the convolution, the decays and their offsets, and the result's norm.
+    /// Returns the number of parameters outside matrices: the convolution, the decays and their offsets, and the
+    /// result's norm.
     #[must_use]
     pub fn vectors(&self) -> u64 {
         let norm = if self.norm_of_head { self.value_dim } else { self.value_width() };
         self.convolution * self.mixed_width() + self.decay_parameters() + norm
     }
 
-    /// Returns the parameters of the decays: a rate per head, and an offset per decay.
+    /// Returns the number of parameters of the decays: a rate per head, and an offset per decay.
     pub(crate) fn decay_parameters(&self) -> u64 {
         match self.decay {
             StateDecay::Constant => 0,
@@ -220,7 +221,7 @@ impl LinearAttention {
         (per_token(forward), per_token(forward + backward))
     }
 
-    /// Returns the tokens per chunk in a sequence of this length: at most the sequence, at least 1.
+    /// Returns the number of tokens per chunk in a sequence of this length: at most the sequence, at least 1.
     pub(crate) fn chunk_of_sequence(&self, sequence: u64) -> u64 {
         self.chunk.min(sequence).max(1)
     }

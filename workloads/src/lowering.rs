@@ -214,11 +214,14 @@ mod tests {
     #[test]
     fn chunks_are_those_of_liger() {
         let count = |tokens, width, vocabulary| LossForm::Chunked.chunk_count(tokens, width, vocabulary);
-        // The example in its source: 16,384 tokens, 32,000 x 4096: factor 8, chunks of 2048 tokens.
+        // The example in Liger's source: 16,384 tokens and a head of 32,000 x 4,096. The vocabulary is 8 times the
+        // width, so a chunk has 2,048 tokens.
         assert_eq!(count(16_384, 4096, 32_000), 8);
-        // Llama 3.2 3B, 3,072 tokens: factor 42, 74 tokens, rounded up to 128.
+        // Llama 3.2 3B with 3,072 tokens: the vocabulary is 42 times the width. A chunk would have 74 tokens, which is
+        // rounded up to 128.
         assert_eq!(count(3072, 3072, 128_256), 24);
-        // 1,304 tokens of Llama 2 7B: 163 tokens, rounded up to 256; the last chunk is shorter.
+        // Llama 2 7B with 1,304 tokens: a chunk would have 163 tokens, which is rounded up to 256. The last chunk is
+        // shorter.
         assert_eq!(count(1304, 4096, 32_000), 6);
         assert_eq!((count(1, 4096, 32_000), count(64, 4096, 1000)), (1, 1));
         assert_eq!(LossForm::Whole.chunk_count(16_384, 4096, 32_000), 1);

@@ -37,12 +37,12 @@ pub struct ResidualStreams {
     pub rounds: u64,
 }
 
-/// For serde: one group, as in files without groups.
+/// Returns 1: serde's default for files that state no groups.
 pub(crate) const fn one_group() -> u64 {
     1
 }
 
-/// For serde: one group is not written.
+/// Returns whether the number of groups is 1, which serde does not write.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 pub(crate) fn is_one(groups: &u64) -> bool {
     *groups == 1
@@ -82,7 +82,7 @@ impl ChannelScan {
         if self.groups > 1 { "groups of the scan's channels" } else { "channels of the scan" }
     }
 
-    /// Returns the weights of the scan's products, in a layer of width `hidden`.
+    /// Returns the number of weights of the scan's products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         self.width.saturating_mul(3 * hidden + 2 * self.step_rank + 2 * self.state)
@@ -123,7 +123,7 @@ impl Recurrence {
     /// Elements of a channel's state: a sum, its weight and the largest exponent.
     pub const STATE: u64 = 3;
 
-    /// Returns the weights of the mixer's products, in a layer of width `hidden`.
+    /// Returns the number of weights of the mixer's products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         4 * hidden.saturating_mul(self.width)
@@ -146,13 +146,13 @@ pub struct GatedConvolution {
 }
 
 impl GatedConvolution {
-    /// Returns the weights of the mixer's products, in a layer of width `hidden`.
+    /// Returns the number of weights of the mixer's products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         4 * hidden.saturating_mul(hidden)
     }
 
-    /// Returns the parameters of the convolution, and of all biases.
+    /// Returns the number of parameters of the convolution, and of all biases.
     #[must_use]
     pub fn vectors(&self, hidden: u64) -> u64 {
         hidden.saturating_mul(self.reach + if self.bias { 5 } else { 0 })
@@ -178,7 +178,7 @@ impl Conditioning {
     /// Number of vectors that the head makes from the conditioning vector: shift and scale of its norm.
     pub const IN_HEAD: u64 = 2;
 
-    /// Returns the weights of the products of a time step's embedder, in a model of width `hidden`.
+    /// Returns the number of weights of the products of a time step's embedder, in a model of width `hidden`.
     fn embedder_matrices(hidden: u64) -> u64 {
         hidden.saturating_mul(Self::WAVES.saturating_add(hidden))
     }
@@ -188,7 +188,7 @@ impl Conditioning {
         layers.saturating_mul(Self::IN_LAYER).saturating_add(Self::IN_HEAD)
     }
 
-    /// Returns the parameters of all embedders and of the products that make shifts, scales and gates.
+    /// Returns the number of parameters of all embedders and of the products that make shifts, scales and gates.
     #[must_use]
     pub fn parameters(&self, hidden: u64, layers: u64) -> u64 {
         // The embedder's two biases, and the table of classes.

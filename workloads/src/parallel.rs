@@ -128,8 +128,8 @@ fn check_mixer_degrees(model: &Model, t: u64) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Returns the key/value heads on one of `t` tensor-parallel devices, at least one. With more devices than heads,
-/// several devices hold the same head. If layers differ, it returns the greatest common divisor of their shares.
+/// Returns the number of key/value heads on one of `t` tensor-parallel devices, at least one. With more devices than
+/// heads, several devices hold the same head. If layers differ, it returns the greatest common divisor of their shares.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
     let shares = model.attention_heads().into_iter().map(|(_, kv)| (kv / t).max(1));
     shares.reduce(num_integer::gcd).unwrap_or(1)

@@ -142,8 +142,8 @@ pub fn drafting_module(model: &Model) -> Result<Model, WorkloadError> {
     Ok(module)
 }
 
-/// Returns the weights of a drafting module's input product, which maps the token's embedding and the previous hidden
-/// vector, concatenated, to one vector.
+/// Returns the number of weights of a drafting module's input product, which maps the token's embedding and the
+/// previous hidden vector, concatenated, to one vector.
 #[must_use]
 pub fn drafting_weights(model: &Model) -> u64 {
     2 * model.hidden * model.hidden
@@ -198,7 +198,7 @@ impl CacheSize {
                 Mixer::Convolution => {
                     (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
                 }
-                // The last token before each of the two mixes.
+                // The cache holds the last token before each of the two mixes of a layer.
                 Mixer::Recurrence => variations
                     .recurrence
                     .map_or((0, 0), |own| (Recurrence::STATE.saturating_mul(own.width) / t, 2 * model.hidden)),

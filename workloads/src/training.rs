@@ -324,7 +324,7 @@ impl TrainingGraph {
             head.tied_parameters = shared;
             head.parameters.sharded = head.parameters.sharded.saturating_sub(shared);
         } else if model.variations.further_tokens > 0 {
-            // The modules that predict further tokens look tokens up in the same table.
+            // The modules that predict further tokens look tokens up in the embedding's table.
             head.tied_parameters = slice.vocabulary.saturating_mul(model.embedding_width);
         }
         let vocabulary_rows = model.vocabulary_padded_by(lowering.vocabulary_multiple, lowering.tensor_parallel);

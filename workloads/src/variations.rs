@@ -144,13 +144,13 @@ impl SoundFrames {
     /// Frames per token of the encoder (`WhisperEncoder`: the strides of both convolutions).
     pub const STRIDE: u64 = 2;
 
-    /// Returns the weights of both convolutions into a width of `hidden`.
+    /// Returns the number of weights of both convolutions into a width of `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         Self::REACH.saturating_mul(hidden).saturating_mul(self.bins.saturating_add(hidden))
     }
 
-    /// Returns the parameters outside matrices: both convolutions' biases, and the table of positions.
+    /// Returns the number of parameters outside matrices: both convolutions' biases, and the table of positions.
     #[must_use]
     pub fn vectors(&self, hidden: u64) -> u64 {
         hidden.saturating_mul(self.tokens.saturating_add(2))
@@ -210,7 +210,7 @@ impl TaskHead {
         Self { outputs, bias, tokens: HeadTokens::One, without_product: false }
     }
 
-    /// Returns the weights of its products on vectors of `width`, in a model of width `hidden`.
+    /// Returns the number of weights of its products on vectors of `width`, in a model of width `hidden`.
     pub(crate) fn matrices(&self, width: u64, hidden: u64) -> u64 {
         let product = if self.without_product { 0 } else { width.saturating_mul(self.outputs) };
         product.saturating_add(self.pooler_width(hidden).saturating_mul(hidden))
@@ -263,7 +263,7 @@ impl Indexer {
         (chosen - chosen.saturating_mul(chosen) / (2 * sequence.max(1))).max(1)
     }
 
-    /// Returns the weights of the indexer's products, in a layer of width `hidden`.
+    /// Returns the number of weights of the indexer's products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         let queries = self.query_rank.unwrap_or(hidden).saturating_mul(self.heads).saturating_mul(self.head_dim);
@@ -280,7 +280,8 @@ impl Indexer {
         (self.tokens_per_key > 1).then_some(EntryForm { tokens: self.tokens_per_key, overlaps: true })
     }
 
-    /// Returns the parameters outside the indexer's matrices: its norms, and its keys' gates if tokens are compressed.
+    /// Returns the number of parameters outside the indexer's matrices: its norms, and its keys' gates if tokens are
+    /// compressed.
     #[must_use]
     pub fn vectors(&self) -> u64 {
         self.entries().map_or(2 * self.head_dim, |form| form.biases(self.head_dim))
@@ -427,7 +428,7 @@ impl Variations {
         sequence.max(self.encoder_tokens(sequence))
     }
 
-    /// Returns the tokens per sequence in a layer of this side, given the decoder's.
+    /// Returns the number of tokens per sequence in a layer of this side, given the decoder's.
     #[must_use]
     pub fn tokens_of_side(&self, sequence: u64) -> u64 {
         if self.side == EncoderDecoderSide::Encoder { self.encoder_tokens(sequence) } else { sequence }

@@ -66,7 +66,7 @@ fn every_choice_of_tensors_is_read_back_as_it_is_printed() {
     for choice in 0..3_u32.pow(tensors.len() as u32) {
         let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
         let at = |wanted: u32| (0..tensors.len()).filter(move |i| place(*i) == wanted).map(|i| tensors[i]);
-        // The layer's input is on the device anyway.
+        // The layer's input is on the device anyway, so a policy's list of device tensors omits it.
         let device = at(2).filter(|tensor| *tensor != DecoderLayerInput).collect();
         let chosen = ActivationPolicy::Custom { host: at(1).collect(), device };
         assert_eq!(policy(&chosen.to_string()), chosen, "{chosen}");
@@ -104,7 +104,8 @@ fn selective_keeps_34_sbh_and_runs_the_core_again() {
         assert_eq!(treatment.kept_bytes(&layer.graph), Bytes(kept * sbh), "{attention:?}");
         let all = policy("selective").treatment_with_extent(&layer.graph, ReplayExtent::WholeRegion);
         assert_eq!(all.kept, treatment.kept, "what is kept does not depend on the replay");
-        // Both products of the core: 4 s^2 b h operations (fused: the causal half).
+        // Both products of the attention core are recomputed: 4 s^2 b h operations, or the causal half of them if the
+        // core is fused.
         let squares = 4 * 2048 * 2048 * 12288_u128;
         let expected = if attention == Attention::Unfused { squares } else { squares / 2 };
         assert_eq!(recomputed_flops(&layer.graph, &all), Flops(expected), "{attention:?}");
@@ -120,12 +121,13 @@ fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
     assert_eq!(needed.kept_bytes(&layer.graph), input);
     assert_eq!(whole.kept, needed.kept);
     assert_eq!(recomputed_flops(&layer.graph, &whole), layer.forward_flops());
-    // Nothing reads the MLP's last product.
+    // Nothing reads the result of the MLP's last product, so it is not recomputed.
     let last = Flops(2 * 8192 * 14336 * 4096);
     assert_eq!(recomputed_flops(&layer.graph, &needed) + last, layer.forward_flops());
     let offloaded = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!((offloaded.kept_bytes(&layer.graph), offloaded.offloaded_bytes(&layer.graph)), (Bytes(0), input));
-    // With dropout on the branch, its mask is drawn again, which needs the product.
+    // GPT-3 has dropout after the MLP's last product. The dropout kernel that makes the mask again reads the product's
+    // result.
     let gpt = segment("gpt3-175b", |l| l, SegmentKind::Layer);
     let needed = ActivationPolicy::Full.treatment_of_segment(&gpt.graph);
     assert_eq!(recomputed_flops(&gpt.graph, &needed), gpt.forward_flops());
@@ -133,8 +135,9 @@ fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
 
 #[test]
 fn minimal_keeps_the_products_of_a_llama_layer() {
-    // Input 2, query 2, key and value 4g/2 each, output projection 2, gate and up 4f: (6 + 4g + 4f) sbh. Nothing reads
-    // the MLP's result. Attention is recomputed, so neither its result nor its log-sum-exp is kept.
+    // Kept bytes in units of sbh: input 2, query 2, key and value 2g each, output projection 2, gate and up 4f. The sum
+    // is (6 + 4g + 4f) sbh. Nothing reads the MLP's result. Attention is recomputed, so neither its result nor its
+    // log-sum-exp is kept.
     let layer = llama(|l| l);
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 4 * 1024 + 4 * 14336);
@@ -151,8 +154,8 @@ fn minimal_keeps_the_products_of_a_llama_layer() {
 
 #[test]
 fn per_operator_keeps_attention_and_every_second_product() {
-    // Input 2, attention 2 and its log-sum-exp, query 2, value 2g, gate 2f. Eager execution also caches the last
-    // product's result.
+    // Kept bytes in units of sbh: input 2, attention 2, query 2, value 2g, gate 2f; and the log-sum-exp. Eager
+    // execution also caches the last product's result.
     let layer = llama(|l| Lowering { separate_projections: true, ..l });
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 2 * 1024 + 2 * 14336 + 4 * 32);
@@ -216,7 +219,7 @@ fn played_backward(graph: &OperatorGraph) -> u64 {
             .sum();
         let mut live = saved + op.workspace.0;
         for input in op.inputs.iter().filter(|_| !op.backward.is_empty()) {
-            // A second contribution is a tensor of its own.
+            // A second contribution to a gradient is a separate tensor until it is added.
             if !gradients.insert(*input) {
                 live += graph.tensors[input.index()].gradient_bytes.0;
             }
@@ -262,9 +265,10 @@ fn what_is_kept_goes_behind_its_last_reader() {
 
 #[test]
 fn the_working_set_is_what_the_passes_need_at_once() {
-    // Backward pass of a fully kept Llama layer, per token at the gated unit: its gradient 2i, gate's and up's 2i each,
-    // and the residual stream's 2h. With everything recomputed, add the layer's 12h + 4g + 6i without its input 2h and
-    // the gated product, which is used up; and both norms' factors and the log-sum-exp.
+    // A fully kept Llama layer has its peak at the backward pass of the gated unit. Bytes per token: gradients of the
+    // gated product, gate and up (2i each) and of the residual stream (2h). With everything recomputed, the rebuilt
+    // tensors are added: 12h + 4g + 6i for keys of width g, without the input (2h) and the gated product (2i), which is
+    // freed already. Both norms' factors and the log-sum-exp are added too.
     let layer = llama(|l| l);
     let (sb, h, i) = (8192_u64, 4096_u64, 14336_u64);
     let none = ActivationPolicy::None.treatment_of_segment(&layer.graph);
@@ -272,7 +276,7 @@ fn the_working_set_is_what_the_passes_need_at_once() {
     let full = ActivationPolicy::Full.treatment_of_segment(&layer.graph);
     let rebuilt = 10 * h + 4 * 1024 + 4 * i + 4 * 32 + 8;
     assert_eq!(full.peak_backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h + rebuilt)));
-    // Never more than everything rebuilt together with the most gradients.
+    // The peak is at most the sum of all rebuilt tensors and the peak of a fully kept layer.
     for text in NAMED {
         let treatment = policy(text).treatment_of_segment(&layer.graph);
         let bound = none.peak_backward_bytes(&layer.graph, Release::AtTheEnd) + treatment.rebuilt_bytes(&layer.graph);
@@ -283,7 +287,7 @@ fn the_working_set_is_what_the_passes_need_at_once() {
             "{text}"
         );
     }
-    // An offloaded input returns for the backward pass.
+    // An offloaded input returns for the backward pass, so it adds to the peak.
     let moved = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!(
         moved.peak_backward_bytes(&layer.graph, Release::AtTheEnd),

@@ -198,7 +198,8 @@ fn experts_are_counted_under_every_name() {
     assert!(mixture("").unwrap_err().contains("key `num_experts` is missing"));
 }
 
-/// llm-foundry's MLP with a gate has a width of its own (7.39 billion parameters where a plain one has 6.05).
+/// llm-foundry's `ffn_config` describes MPT's MLP. A gated MLP has a width of its own: the model has 7.39 billion
+/// parameters, and 6.05 billion with a plain MLP.
 #[test]
 fn the_mlp_of_mpt_is_the_one_of_its_object() {
     let mpt = |more: &str| {
@@ -219,7 +220,7 @@ fn the_mlp_of_mpt_is_the_one_of_its_object() {
     assert!(mpt(r#", "ffn_config": {"moe_num_experts": 8}"#).unwrap_err().contains("`ffn_config.moe_num_experts`"));
 }
 
-/// Qwen 2's files have a window of 0 where windows are off.
+/// DBRX's sizes are in two nested objects. A file in which one of them is empty or no object is refused.
 #[test]
 fn the_objects_of_dbrx_have_its_sizes() {
     let good = include_str!("transformers/dbrx.json");
@@ -235,6 +236,7 @@ fn the_objects_of_dbrx_have_its_sizes() {
     }
 }
 
+/// Qwen 2's files state a window of 0 if windows are off.
 #[test]
 fn a_window_of_zero_is_none() {
     for kind in ["qwen2", "qwen3", "mistral"] {
@@ -288,7 +290,8 @@ fn layers_see_the_chunks_that_a_file_gives_them() {
         let error = fault(&format!("\"attention_chunk_size\": {size},"));
         assert!(error.contains("attention_chunk_size") && error.contains("a whole number between 1 and"), "{error}");
     }
-    // Families that have no chunks refuse them, and check the list that they assume away.
+    // Families without chunks refuse a chunk size. They also check the form of `no_rope_layers` and
+    // `no_rope_layer_interval`.
     assert!(llama("\"vocab_size\"", "\"attention_chunk_size\": 8192, \"vocab_size\"").contains("attention in chunks"));
     let listed =
         |value: &str| LLAMA.replacen("\"vocab_size\"", &format!("\"no_rope_layers\": {value}, \"vocab_size\""), 1);
@@ -429,7 +432,7 @@ fn a_key_given_twice() {
 
 #[test]
 fn an_unknown_family() {
-    // Kept in one place: the order of the families in the reader, which `coplace list models` shows as well.
+    // The error lists the families that `coplace list models` shows.
     let families: Vec<&str> =
         workloads::import::hugging_face::family_coverage().into_iter().flat_map(|family| family.model_types).collect();
     assert!(families.len() > 70);
@@ -477,7 +480,7 @@ fn heads_that_do_not_divide() {
         "config.json: key `num_key_value_heads` is 64, but must be a divisor of `num_attention_heads` (32): use 32 or \
          change `num_attention_heads`"
     );
-    // With its own head dimension, the number of heads need not divide the width.
+    // If the file states the head dimension, the number of heads need not divide the width.
     let own = LLAMA
         .replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1)
         .replacen("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 8", 1);
@@ -595,7 +598,8 @@ fn the_largest_model_that_the_limits_allow_does_not_overflow() {
     assert!(model.parameters() > 1 << 60);
 }
 
-/// Two lists that tell different layers, and ends that are no layer, are refused.
+/// Lists and numbers of layers that contradict each other are refused. So are a layer index that is no number, a
+/// missing number of experts, and too many shared experts.
 #[test]
 fn lists_of_layers_agree_with_each_other() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transformers");
@@ -637,7 +641,7 @@ fn assert_refused(file: &str, key: &str, value: &str, limit: &str) {
     assert!(error.starts_with(&said), "{file}: {error}\nnot: {said}");
 }
 
-/// The MLP of T5's family is that of `feed_forward_proj`; a value of another kind is not the ungated one.
+/// `feed_forward_proj` states the MLP of T5's family. An unknown value is refused; it does not mean an ungated MLP.
 #[test]
 fn the_mlp_of_t5_is_named_or_refused() {
     let gated = "\"relu\", \"gated-gelu\" or \"gated-silu\"";
@@ -652,7 +656,7 @@ fn the_mlp_of_t5_is_named_or_refused() {
     assert_refused("transformers/umt5", "is_gated_act", "false", "true");
     assert_refused("transformers/t5", "is_gated_act", "true", "false");
     assert_refused("transformers/umt5", "dense_act_fn", "\"relu\"", "the nonlinearity of \"gated-gelu\"");
-    // transformers' default differs within the family.
+    // Without `feed_forward_proj`, transformers builds an ungated MLP for T5 and a gated one for the other families.
     let omitted = LINE_OF_FEED.map(|(file, feed)| {
         let path = format!("{}/tests/transformers/{file}.json", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
@@ -668,7 +672,7 @@ const LINE_OF_FEED: [(&str, &str); 3] = [
     ("umt5", "\"feed_forward_proj\":\"gated-gelu\","),
 ];
 
-/// A model with an encoder and a decoder has both sides, in the form that transformers builds.
+/// A file for only one side of an encoder-decoder, or for a form that transformers does not build, is refused.
 #[test]
 fn a_side_alone_or_another_form_is_refused() {
     for family in ["bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "mt5", "t5", "umt5", "whisper"] {
@@ -710,7 +714,7 @@ fn codegens_own_keys_are_checked() {
     }
 }
 
-/// A key of the text model outside its object holds only if the object says the same.
+/// A key of the text model may also be outside the text model's object, but only with the object's value.
 #[test]
 fn outer_keys_that_contradict_the_text_model_are_refused() {
     let text = |outer: &str| {
@@ -727,7 +731,7 @@ fn outer_keys_that_contradict_the_text_model_are_refused() {
     }
 }
 
-/// A list of the wrong kind is not an empty list.
+/// A list of numbers in `layer_types` is refused; it does not count as an empty list.
 #[test]
 fn a_list_of_numbers_names_no_layers() {
     let list = format!("[{}]", ["1"; 8].join(","));

@@ -7,7 +7,7 @@ use workloads::import::hugging_face::parse_config;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, TrainingGraph};
 
-/// Keys of `configuration_arctic.py`, with the sizes of Snowflake/snowflake-arctic-base.
+/// Returns a file with the keys of `configuration_arctic.py` and the sizes of Snowflake/snowflake-arctic-base.
 fn config() -> serde_json::Value {
     serde_json::json!({
         "model_type": "arctic", "vocab_size": 32000, "hidden_size": 7168, "intermediate_size": 4864,
@@ -37,7 +37,7 @@ fn arctic_has_the_published_parameters() {
     assert_eq!(model.active_parameters(), layers * (2 * expert + dense) + ends);
     assert_eq!((model.parameters() + 5_000_000_000) / 10_000_000_000, 48);
     assert_eq!((model.active_parameters() + 500_000_000) / 1_000_000_000, 17);
-    // One expert of every layer together.
+    // One expert per layer, summed over all layers, has 3.66 billion parameters.
     assert_eq!((layers * expert + 5_000_000) / 10_000_000, 366);
 }
 
@@ -66,6 +66,6 @@ fn two_keys_for_one_switch_agree() {
     let plain = read(&config).unwrap();
     assert_eq!(plain.variations.dense_beside_experts, None);
     config["moe_layer_frequency"] = 2.into();
-    // Every second layer has an MLP of an expert's width.
+    // With this frequency, every second layer has one MLP of an expert's width instead of 128 experts and a router.
     assert_eq!(plain.parameters() - read(&config).unwrap().parameters(), 18 * (127 * 3 * 7168 * 4864 + 128 * 7168));
 }

@@ -11,21 +11,21 @@ use workloads::serving::{ServingGraph, ServingPass};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
 
-/// Operations of a step of two images (PyTorch 2.15 over diffusers 0.42).
+/// Operations of a training step of two images, counted by PyTorch 2.15 over diffusers 0.42.
 const TRAINED: u128 = 1_423_948_972_032;
 
 fn parse(text: &str) -> Result<Model, String> {
     parse_config("config.json", "config.json", text).map_err(|error| error.to_string())
 }
 
-/// The original class with the published sizes of 2 x 2 patches (table 1), and its defaults otherwise.
+/// Returns the original class's model with sizes from table 1; all other values are its defaults, with 2 x 2 patches.
 fn original(layers: u64, hidden: u64, heads: u64) -> Model {
     let sizes = format!("\"depth\": {layers}, \"hidden_size\": {hidden}, \"num_heads\": {heads}");
     parse(&format!("{{\"model_type\": \"dit\", {sizes}}}")).unwrap()
 }
 
-/// The same in diffusers: `out_channels` is twice `in_channels`, noise and variance. Sizes that `keys` lacks are those
-/// of XL/2.
+/// Returns diffusers' model with `keys`. Sizes that `keys` lacks are those of XL/2. Published models predict noise and
+/// variance, so their `out_channels` is twice `in_channels`.
 fn diffusers(keys: &str) -> Result<Model, String> {
     let sizes = [("num_layers", 28), ("num_attention_heads", 16), ("attention_head_dim", 72)];
     let others = sizes.iter().filter(|(key, _)| !keys.contains(key));
@@ -33,8 +33,8 @@ fn diffusers(keys: &str) -> Result<Model, String> {
     parse(&format!("{{\"_class_name\": \"DiTTransformer2DModel\"{others}{keys}}}"))
 }
 
-/// (layers, width, heads, billions of multiply-additions of a forward pass of one image in table 4, parameters that
-/// diffusers counts). The table's figures are called Gflops.
+/// (layers, width, heads, Gflops in table 4, parameters that diffusers counts). The table's Gflops are billions of
+/// multiply-additions of one image's forward pass.
 const PUBLISHED: [(u64, u64, u64, &str, u64); 4] = [
     (12, 384, 6, "6.06", 39_805_088),
     (12, 768, 12, "23.01", 147_439_904),
@@ -61,13 +61,14 @@ fn parameters_are_diffusers_and_the_published_ones() {
         );
         let model = diffusers(&sizes).unwrap();
         assert_eq!(model.parameters(), counted);
-        // Every further layer has embedders of its own: two products with biases, and 1,001 classes.
+        // In diffusers, every layer after the first adds embedders: two products with biases, and a table of 1,001
+        // classes.
         let each = 256 * hidden + hidden + hidden * hidden + hidden + 1001 * hidden;
         assert_eq!(original(layers, hidden, heads).parameters(), counted - (layers - 1) * each);
     }
     // Published: 675 million (table 4). The checkpoint has 675,129,632, with 256 fixed positions.
     assert_eq!(original(28, 1152, 16).parameters() + 256 * 1152, 675_129_632);
-    // Other options, counted by diffusers.
+    // Models with other options; diffusers counted their parameters.
     assert_eq!(diffusers("").unwrap().parameters(), 749_808_016);
     let gated = ", \"num_attention_heads\": 4, \"attention_head_dim\": 32, \"num_layers\": 3, \
                  \"attention_bias\": false, \"num_embeds_ada_norm\": 10, \"activation_fn\": \"geglu\", \
@@ -85,7 +86,7 @@ fn parameters_are_diffusers_and_the_published_ones() {
     assert_eq!(parse(older).unwrap().parameters(), 6_160_368);
 }
 
-/// The table counts each multiply-addition of products once, and each number of a norm.
+/// Table 4 counts one operation per multiply-addition of a product, and one per element of a norm.
 #[test]
 fn multiply_additions_of_an_image_are_the_published_ones() {
     for (layers, hidden, heads, published, _) in PUBLISHED {
@@ -95,7 +96,8 @@ fn multiply_additions_of_an_image_are_the_published_ones() {
     }
 }
 
-/// PyTorch's counter (`torch.utils.flop_counter`) over diffusers' model, with two images in a step.
+/// The expected operations are those of PyTorch's counter (`torch.utils.flop_counter`) over diffusers' model; a
+/// training step has two images.
 #[test]
 fn operations_are_those_that_pytorch_counts() {
     let model = diffusers(", \"out_channels\": 8").unwrap();
@@ -124,7 +126,7 @@ fn devices_share_tokens_and_heads_and_each_has_all_conditions() {
     let split = 28 * (12 * d * d + 3 * d + 4 * d);
     assert_eq!(one.parameters().per_device_count() - four.parameters().per_device_count(), split / 4 * 3);
     let bytes = |graph: &TrainingGraph| graph.segment(SegmentKind::Layer).unwrap().boundary_bytes;
-    // The image's vector travels with its tokens.
+    // A stage sends the conditioning vector of each image with its tokens.
     assert_eq!((bytes(&one), bytes(&four)), (Bytes(2 * d * (256 + 1)), Bytes(2 * d * (64 + 1))));
     for context_method in [ContextMethod::Ring, ContextMethod::Ulysses] {
         let lowering = Lowering { context_parallel: 2, context_method, ..base };
@@ -132,10 +134,10 @@ fn devices_share_tokens_and_heads_and_each_has_all_conditions() {
     }
 }
 
-/// Numbers of two bytes per token of width d, fused: the norms' inputs (2 d), queries, keys and values (3 d),
-/// attention's result and its projection for the gate (2 d), the norms' results (2 d), the MLP's first product, its
-/// activation (8 d) and its result for the gate (d). Per image: the vector's SiLU (d), two
-/// scales and two gates (4 d). The vector itself is kept with the embedding.
+/// A fused layer keeps these elements of two bytes per token of width d: the norms' inputs (2 d), queries, keys and
+/// values (3 d), attention's result and its projection for the gate (2 d), the norms' results (2 d), the MLP's first
+/// product, its activation (8 d) and its result for the gate (d). Per image: the vector's SiLU (d), two scales and two
+/// gates (4 d). The vector itself is kept with the embedding.
 #[test]
 fn a_layer_keeps_what_its_backward_pass_reads() {
     let model = original(28, 1152, 16);
@@ -148,7 +150,7 @@ fn a_layer_keeps_what_its_backward_pass_reads() {
     assert_eq!(segment.saved_bytes(&RecomputeSet::none()), Bytes(tokens * (2 * 18 * d + 4 * 16) + per_image));
     let loss = graph.segment(SegmentKind::Head).unwrap().graph.find_operator("head.loss").unwrap().clone();
     let Kernel::Reduction(sum) = loss.forward[0].kernel else { return assert!(loss.forward.is_empty()) };
-    // Prediction and target: 2 x 2 patches of 8 channels; an fp32 number of each image.
+    // The loss reads prediction and target, each of 2 x 2 x 8 elements per token, and writes an fp32 number per image.
     assert_eq!((sum.read, sum.written), (Bytes(2 * 2 * tokens * 32), Bytes(4 * 3)));
 }
 

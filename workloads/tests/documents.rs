@@ -1,4 +1,4 @@
-//! Packed documents: attention follows the sum of their squares.
+//! Packed documents: the work of attention is proportional to the sum of their squared lengths.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -20,7 +20,7 @@ fn packed(name: &str, lengths: &[(u64, u64)]) -> Model {
     model(name).with_documents(lengths.collect()).unwrap()
 }
 
-/// The attention kernels of a layer, forward and backward.
+/// Returns the attention kernels of all segments, forward and backward.
 fn attention(model: &Model, lowering: &Lowering) -> Vec<FusedAttention> {
     let graph = TrainingGraph::new(model, lowering).unwrap();
     let steps = graph.segments.iter().flat_map(|segment| segment.operators());
@@ -48,10 +48,12 @@ fn two_halves_have_half_of_the_attention() {
     let whole = model("llama2-7b");
     let halves = packed("llama2-7b", &[(SEQUENCE / 2, 1)]);
     let work = |model: &Model| attention(model, &lowering(model)).iter().map(|a| a.flops().0).collect::<Vec<_>>();
-    // 32 heads, 4,096 queries with 2,048 or 1,024 keys; 4 or 10 operations per score and dimension of 128.
+    // 32 heads of dimension 128 have 4,096 queries, each with 2,048 or 1,024 keys on average. A score takes 4
+    // operations per dimension forward, and 10 backward.
     assert_eq!(work(&whole), [4, 10].map(|each| 32 * 4096 * 2048 * each * 128));
     assert_eq!(work(&halves), [4, 10].map(|each| 32 * 4096 * 1024 * each * 128));
-    // Model operations: 6 x layers x 2 widths x half the mean document, for every token.
+    // Model operations of attention per token: 6 x layers x (query width + value width) x half of the document length.
+    // Documents of half a sequence reduce that half from 2,048 to 1,024 tokens.
     let flops = |model: &Model| model.necessary_training_flops(1, SEQUENCE, model.vocabulary).0;
     assert_eq!(flops(&whole) - flops(&halves), 4096 * 6 * 32 * 8192 * 1024);
     // Devices of a ring have a share of the queries of every document.
@@ -61,7 +63,7 @@ fn two_halves_have_half_of_the_attention() {
 
 #[test]
 fn lengths_weigh_by_their_tokens() {
-    // Per 4,096 tokens: one document of 2,048 and two of 1,024; 2048^2 + 2 * 1024^2 of 4096^2 scores.
+    // 4,096 tokens hold one document of 2,048 and two of 1,024, so 2048^2 + 2 * 1024^2 of 4096^2 scores remain.
     let mixed = packed("llama2-7b", &[(2048, 1), (1024, 2)]);
     let scores = attention(&mixed, &lowering(&mixed))[0].score_count();
     assert_eq!(scores, 32 * (2048 * 2048 + 2 * 1024 * 1024) / 2);
@@ -84,7 +86,8 @@ fn what_has_no_documents_refuses_them() {
 }
 
 proptest! {
-    /// Any distribution has as many scores as its documents' squares, and at most those of whole sequences.
+    /// For any distribution of lengths, the number of scores is proportional to the sum of the squared lengths. It is
+    /// at most the number for whole sequences.
     #[test]
     fn scores_are_those_of_the_squares(lengths in proptest::collection::vec((1_u64..4096, 1_u64..1000), 1..200)) {
         let packed = packed("llama2-7b", &lengths);
@@ -94,7 +97,7 @@ proptest! {
         let tokens: u64 = lengths.iter().map(|(tokens, number)| tokens * number).sum();
         let squares: u64 = lengths.iter().map(|(tokens, number)| tokens * tokens * number).sum();
         let expected = whole.score_count() as f64 * squares as f64 / tokens as f64 / SEQUENCE as f64;
-        // Whole tokens of a sequence: a rounding of up to 8 tokens of the longest length.
+        // Pieces have whole tokens. The tolerance allows for a rounding of 8 tokens of the longest length.
         let rounding = 0.01 * expected + 32.0 * 8.0 * 4096.0;
         prop_assert!((kernel.score_count() as f64 - expected).abs() < rounding);
     }

@@ -119,7 +119,7 @@ fn a_capacity_factor_pads_every_expert() {
 fn tokens_travel_four_times_and_only_between_expert_ranks() {
     let model = mixtral();
     assert!(collectives(&layer(&model, |l| l), CollectiveKind::AllToAll).is_empty());
-    // Dispatch and return, forward and backward: two choices of 4096 tokens of 4096 numbers.
+    // Dispatch and return, each forward and backward, exchange two choices for each of 4096 tokens of 4096 elements.
     let found = collectives(&layer(&model, |l| Lowering { expert_parallel: 4, ..l }), CollectiveKind::AllToAll);
     assert_eq!(found.len(), 4);
     assert!(found.iter().all(|c| c.bytes == Bytes(2 * 4096 * 4096 * 2) && c.group.ranks == 4 && c.group.stride == 1));
@@ -129,8 +129,8 @@ fn tokens_travel_four_times_and_only_between_expert_ranks() {
     assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
 }
 
-/// Expert-tensor degrees below the tensor-parallel degree. Each device does the same operations and sends the same
-/// number of token choices, but holds other weights. Only devices that share an expert gather and sum.
+/// Under expert-tensor degrees below the tensor-parallel degree, each device does the same operations and sends the
+/// same number of token choices, but holds other weights. Only devices that share an expert gather and sum.
 #[test]
 fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
     let model = mixtral();
@@ -152,7 +152,8 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
             }),
             kind,
         );
-        // An MLP in place of experts has two pairs; attention has as many.
+        // In the dense model, attention and MLP have equally many collectives, so half of the model's collectives are
+        // attention's.
         collectives(segment, kind).len() - attention.len() / 2
     };
     let (usual, stated) = (at(4, 2, None), at(4, 2, Some(4)));
@@ -174,12 +175,13 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
         let expert = |segment: &Segment| segment.graph.operators.iter().map(|op| op.parameters.expert).sum::<u64>();
         assert_eq!(expert(&other) * u64::from(width), expert(&usual) * 4, "{width}");
     }
-    // A device that works by itself gathers and sums nothing.
+    // With an expert-tensor degree of 1, no devices share an expert, so nothing is gathered or summed.
     for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
         assert!(of_experts(&usual, kind) > 0);
         assert_eq!(of_experts(&at(4, 2, Some(1)), kind), 0, "{kind:?}");
     }
-    // Wider than the tensor-parallel group: neighbours with different tokens gather them.
+    // If the expert-tensor degree exceeds the tensor-parallel degree, neighbours that share an expert gather each
+    // other's tokens.
     let wide = at(1, 2, Some(4));
     let gathered = collectives(&wide, CollectiveKind::AllGather);
     assert!(!gathered.is_empty() && gathered.iter().all(|c| c.group.ranks == 4 && c.group.stride == 1), "{gathered:?}");
@@ -189,8 +191,9 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
 #[test]
 fn an_expert_layer_keeps_what_its_backward_pass_reads() {
     // Attention as in a dense layer: (8 + 4g) sbh with the norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts,
-    // all sbh: the MLP's input 2 (for the router), dispatched tokens 2k, gate, up and their product 6fk, results 2k.
-    // Router: probabilities 4E, weights and indices 8k per token. Nothing reads the router's result.
+    // in units of sbh: the MLP's input 2 (for the router), dispatched tokens 2k, gate, up and their product 6fk,
+    // results 2k. Router, in bytes per token: probabilities 4E, weights and indices 8k. Nothing reads the router's
+    // result.
     let model = mixtral();
     let (s, h, i, k, e) = (4096_u64, 4096_u64, 14336_u64, 2_u64, 8_u64);
     let attention = s * (10 * h + 4 * 1024 + 4 * 32 + 8);
@@ -228,8 +231,8 @@ fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
     let kv = Bytes(2 * 8192 * 1024 * 2);
     let ring = layer(&model, |l| Lowering { context_parallel: 4, tensor_parallel: 2, ..l });
     let gathers = collectives(&ring, CollectiveKind::AllGather);
-    // Gathered forward and again backward; gradients once. Each of two devices has half of the heads; groups are two
-    // apart.
+    // Keys and values are gathered forward and again backward; their gradients are reduced once. Each of two
+    // tensor-parallel devices has half of the heads, so the ranks of a ring are two apart.
     assert!(
         gathers.len() == 2
             && gathers.iter().all(|c| c.bytes.0 * 2 == kv.0 && c.group.ranks == 4 && c.group.stride == 2)
@@ -238,7 +241,8 @@ fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
     let ulysses = layer(&model, |l| Lowering { context_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
     let exchanges = collectives(&ulysses, CollectiveKind::AllToAll);
     let moved: u64 = exchanges.iter().map(|c| c.bytes.0).sum();
-    // Query, key, value and the result of a quarter of the tokens, forward and backward.
+    // Each device exchanges query, key, value and result of its quarter of the tokens, forward and backward, in two
+    // bytes per element.
     assert_eq!((exchanges.len(), moved), (4, 2 * 2 * 2048 * (4096 + 1024 + 1024 + 4096)));
 }
 
@@ -289,7 +293,8 @@ fn a_limit_on_groups_of_experts_is_read() {
     assert!(text.contains("its groups of 4 experts hold `num_experts_per_tok` (8)"), "{text}");
 }
 
-/// If sent once to every unit, tokens use another collective with the same buffer. Work and kept tensors stay the same.
+/// If tokens are sent once to every unit of the network, another collective with the same buffer sends them. Work and
+/// kept tensors stay the same.
 #[test]
 fn tokens_sent_once_change_the_exchange_alone() {
     let model = Model::load("deepseek-v3").unwrap();

@@ -18,8 +18,8 @@ use workloads::training::Attention;
 use workloads::variations::QueryKeyNorm;
 use workloads::{Lowering, OpId, RecomputeSet, Segment, SegmentKind, TensorId, TrainingGraph};
 
-/// The built-in models whose layers are attention with the model's own heads. `mixers.rs` and `published_models.rs`
-/// have the laws of the others.
+/// Returns the built-in models whose layers all have attention with the model's own heads. `mixers.rs` and
+/// `published_models.rs` test the others.
 fn plain_models() -> Vec<&'static str> {
     let is_plain = |model: &Model| {
         let v = &model.variations;
@@ -32,12 +32,12 @@ fn plain_models() -> Vec<&'static str> {
     built_in_names().filter(|name| is_plain(&Model::load(name).unwrap())).collect()
 }
 
-/// True if the tokens of a longest sequence give every expert a whole number of slots.
+/// Returns whether every expert gets a whole number of slots if the sequence has the model's largest length.
 fn fills_experts(model: &Model) -> bool {
     model.experts.is_none_or(|experts| (model.max_sequence * experts.top_k).is_multiple_of(experts.count))
 }
 
-/// Every plain model under every switch, at one to eight devices.
+/// Returns every plain model at each tensor-parallel degree up to eight, under every combination of five switches.
 fn cases() -> Vec<(String, TrainingGraph)> {
     let mut cases = Vec::new();
     for name in plain_models() {
@@ -149,8 +149,8 @@ fn nothing_waits_for_a_weight_gradient() {
     for (what, training) in cases() {
         for segment in &training.segments {
             let graph = segment.backward_graph(&segment.graph.full_recompute_set());
-            // The weights of experts' results are the router's output, not a parameter: the way back leads through
-            // their gradient.
+            // `layer.moe.combine` computes a gradient of routing weights. They are the router's output and no
+            // parameter, so the router's backward pass waits for that gradient.
             let of_parameters =
                 |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
             for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
@@ -168,7 +168,7 @@ fn nothing_waits_for_a_weight_gradient() {
     }
 }
 
-/// Returns (read, written) of kernels on the vector cores; `None` for others.
+/// Returns the bytes (read, written) of steps that all run on the vector cores; `None` if a step does not.
 fn vector_bytes(steps: &[KernelStep]) -> Option<(u64, u64)> {
     steps.iter().try_fold((0, 0), |(read, written), step| match step.kernel {
         Kernel::Elementwise(e) => Some((read + e.read.0, written + e.written.0)),
@@ -223,7 +223,7 @@ fn a_rotation_reads_its_tables_and_an_embedding_its_ids() {
         let op = graph.segment(kind).unwrap().graph.find_operator(name).unwrap();
         vector_bytes(&op.forward).unwrap().0
     };
-    // 4096 tokens: queries and keys in bf16, and per position 64 sines and 64 cosines in fp32.
+    // The rotation of 4096 tokens reads queries and keys in bf16, and per position 64 sines and 64 cosines in fp32.
     assert_eq!(read(SegmentKind::Layer, "layer.attention.rope"), 2 * 2 * 4096 * 4096 + 4 * 4096 * 128);
     assert_eq!(read(SegmentKind::Embedding, "embedding.token"), 2 * 4096 * 4096 + 8 * 4096);
 }
@@ -274,7 +274,7 @@ fn a_backward_kernel_waits_for_the_recomputed_tensors_it_reads() {
     // dX of the last product needs only its weights, so it need not wait for recomputation.
     let start = node(&graph, "layer.mlp.down.backward_input");
     assert!(!has_path_connecting(&graph, node(&graph, "layer.attention.norm.recompute"), start, None));
-    // Nothing needs the last product again.
+    // Nothing reads the result of the last product, so it is not recomputed.
     assert!(graph.node_weights().all(|n| n.name != "layer.mlp.down.recompute"));
 }
 
@@ -306,7 +306,8 @@ fn a_layer_has_megatrons_collectives() {
     assert_eq!(collectives(&tensor.backward_graph(&none)), BTreeMap::from([(AllReduce, 2)]));
     let both = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, ..l });
     assert_eq!(collectives(&both.forward_graph()), BTreeMap::from([(AllGather, 2), (ReduceScatter, 2)]));
-    // One all-gather more per pair of products than in the forward pass, since inputs are kept sharded.
+    // The backward pass has one more all-gather per pair of products than the forward pass, because inputs are kept
+    // sharded.
     assert_eq!(collectives(&both.backward_graph(&none)), BTreeMap::from([(AllGather, 4), (ReduceScatter, 2)]));
     for kernel in both.forward_graph().node_weights() {
         if let Kernel::Collective(c) = kernel.kernel {
@@ -336,8 +337,8 @@ fn epilogues_join_a_product_with_the_one_reader_of_its_result() {
     );
     assert_eq!(names(&plain).len(), 10);
     let bytes = |s: &Segment| s.forward_graph().node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
-    // Saved per residual sum: writing and reading the branch. Saved per activation: reading its input, which is still
-    // written.
+    // Epilogues reduce traffic. A residual sum no longer writes and reads the branch's result. The activation no longer
+    // reads its input, which is still written.
     let sbh = 1024 * 1600;
     assert_eq!(bytes(&plain) - bytes(&joined), 2 * (4 * sbh) + 8 * sbh);
 }
@@ -356,9 +357,9 @@ fn a_split_model_sums_to_the_whole() {
             let lowering = Lowering { tensor_parallel: t, ..Lowering::new(&padded) };
             let part = TrainingGraph::new(&padded, &lowering).unwrap();
             let t64 = u64::from(t);
-            // Keys and values of all devices together, beyond the model's own.
+            // Width of the keys and values that the devices hold together in addition to the model's own.
             let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
-            // A norm of whole keys has a gain for each number.
+            // A norm over whole keys has one gain per element of the keys, copies included.
             let gains = u64::from(padded.variations.query_key_norm == Some(QueryKeyNorm::Whole)) * copied / 2;
             let kv = (copied * (padded.hidden + u64::from(padded.qkv_bias)) + gains) * padded.layer_count();
             let own = padded
@@ -366,15 +367,15 @@ fn a_split_model_sums_to_the_whole() {
                 .into_iter()
                 .filter(|(kind, _)| kind.feed == workloads::layer_list::FeedForward::Own);
             let sparse: u64 = own.map(|(_, count)| count).sum();
-            // Every device adds the experts' last bias in full.
+            // Every device holds the bias of the experts' last product in full.
             let biases =
                 padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
             let kv = kv + biases * (t64 - 1);
             let sum = part.parameters();
             let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
             assert_eq!(total, whole.parameters().per_device_count() + kv, "{name}, t = {t}");
-            // Each device computes BERT's transform, OPT's projections, routers and latent down-projections in full,
-            // and its copies of key heads.
+            // `again` counts the weights of products that every device runs in full: BERT's transform, OPT's
+            // projections, routers and latent down-projections. Copies of key heads add work too.
             let tokens = u128::from(lowering.sequence_length);
             let again = if padded.head_transform { padded.hidden * padded.hidden } else { 0 }
                 + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
@@ -401,7 +402,8 @@ fn optimizer_steps_move_what_the_footprint_says() {
         let step = segment.optimizer_step_kernels();
         assert_eq!(step.len(), 1);
         let Kernel::Elementwise(update) = step[0].kernel else { panic!("not elementwise") };
-        // Adam, mixed: reads gradient 2, master 4, states 8; writes weight 2, master 4, states 8.
+        // Bytes per element of Adam in mixed precision: it reads gradient 2, master 4 and states 8, and writes weight
+        // 2, master 4 and states 8.
         assert_eq!((update.read.0, update.written.0), (14 * update.elements, 14 * update.elements));
         elements += update.elements * segment.repeat;
         let resident = segment.weight_bytes() + segment.gradient_bytes() + segment.optimizer_bytes();

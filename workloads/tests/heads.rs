@@ -54,8 +54,8 @@ fn load(name: &str) -> Model {
     parse(&read_object(&format!("transformers/{name}"))).unwrap()
 }
 
-/// Every operator's parameters are those of the closed form, whole and split, and unfused kernels do the operations of
-/// the closed form.
+/// The parameters of the whole and of the split graph sum to those of the closed form. Unfused kernels do the
+/// operations of the closed form.
 #[test]
 fn heads_have_the_parameters_and_operations_of_the_closed_form() {
     for name in HEADS {
@@ -78,7 +78,7 @@ fn heads_have_the_parameters_and_operations_of_the_closed_form() {
     }
 }
 
-/// A head on one token costs one token's products; a head on all costs them for each.
+/// A head on one token runs its products once per sequence. A head on all tokens runs them for each token.
 #[test]
 fn heads_on_all_tokens_cost_as_many_times_as_there_are_tokens() {
     let operations = |name: &str| load(name).training_flops(1, 512, 32_768).0;
@@ -88,7 +88,7 @@ fn heads_on_all_tokens_cost_as_many_times_as_there_are_tokens() {
     assert_eq!(operations("bert_questions") - without, 6 * 512 * 2 * 1024);
 }
 
-/// The number of outputs is that of the file's labels; two labels without any.
+/// A head has as many outputs as the file has labels, and two if the file has no labels.
 #[test]
 fn labels_are_counted_or_refused() {
     let outputs = |pairs: &[(&str, Value)]| {
@@ -108,7 +108,7 @@ fn labels_are_counted_or_refused() {
     }
 }
 
-/// A class that is not understood is refused by name; the cure works.
+/// A class that is not covered is refused by name, and the suggested cure works.
 #[test]
 fn classes_that_are_not_covered_are_refused() {
     for (file, class) in [
@@ -147,7 +147,7 @@ fn classes_that_are_not_covered_are_refused() {
     }
 }
 
-/// A class without a head says what its loss is.
+/// A model whose class has no head notes in its assumptions what is trained instead.
 #[test]
 fn a_model_without_a_head_says_what_it_trains() {
     for name in ["bert_vectors", "llama_vectors", "qwen3_vectors", "vit_vectors"] {
@@ -158,7 +158,8 @@ fn a_model_without_a_head_says_what_it_trains() {
     assert!(bart.assumptions.iter().any(|said| said.contains("with its family's logits")));
 }
 
-/// Keys that transformers writes for images and that only another class reads change nothing.
+/// Transformers writes `encoder_stride` for every ViT, but only the class for masked images reads it. A
+/// `pooler_output_size` that differs from the hidden size is refused.
 #[test]
 fn a_stride_of_masked_images_changes_nothing() {
     let vit = read_object("transformers/vit_classes");
@@ -183,7 +184,8 @@ fn the_text_part_has_the_head_of_the_whole_model() {
     assert!(head(whole("LlavaForSequenceClassification", &text).unwrap()).is_some());
 }
 
-/// Parts and keys beside the text model are named, and a feature that no family covers is refused there too.
+/// Keys and parts outside the text model's object are named in an assumption. A key for a feature that no family covers
+/// is refused, as it is inside the object.
 #[test]
 fn parts_beside_the_text_model_are_named_or_refused() {
     let text = read_object("transformers/llama");

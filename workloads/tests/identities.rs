@@ -58,7 +58,8 @@ fn without_dropout_a_gpt_layer_keeps_32sbh_plus_2as2b() {
 
 #[test]
 fn fused_attention_leaves_34_minus_nothing_quadratic() {
-    // The masks on the residual branches stay: 34 sbh, and four bytes of log-sum-exp per row.
+    // Fused attention keeps 34 sbh, which includes the masks on the residual branches, and a log-sum-exp of four bytes
+    // per row and head.
     let model = model("gpt2-xl");
     let lowering = lowering(&model, Attention::Fused);
     let (sbh, _) = units(&model, &lowering);
@@ -123,7 +124,8 @@ fn a_parallel_llama_layer_keeps_its_shares() {
             let tensor = Lowering { tensor_parallel: t, ..lowering(&model, Attention::Fused) };
             let sb = tensor.sequence_length * tensor.micro_batch;
             let (h, a, t) = (model.hidden, model.heads, u64::from(t));
-            // With more devices than key heads, keys and values are replicated: 4g max(1/t, 1/a_kv).
+            // With more devices than key heads (a_kv), keys and values are replicated, so they take 4g max(1/t,
+            // 1/a_kv).
             let kv = (model.kv_heads / t).max(1) * model.head_dim;
             let split = sb * (4 * h / t + 4 * kv + 6 * model.ffn / t) + 4 * a * sb / t;
             assert_eq!(saved(&model, &tensor), 8 * sb * h + split + 8 * sb, "{name}, t = {t}");
@@ -138,7 +140,8 @@ fn opt_needs_no_input_of_its_relu() {
     let model = model("opt-350m");
     let lowering = lowering(&model, Attention::Unfused);
     let (sbh, as2b) = units(&model, &lowering);
-    // 34 without the 8 of fc1's result. Without attention dropout, the context product shares the probabilities.
+    // ReLU reads its result, so 8 of the 34 sbh, for fc1's result, are not kept. Without attention dropout, softmax and
+    // the context product keep the same probabilities.
     assert_eq!(saved(&model, &lowering), 26 * sbh + 2 * as2b);
 }
 
@@ -153,7 +156,7 @@ fn the_head_keeps_its_norm_input_its_own_input_and_fp32_probabilities() {
         let logits = 4 * sb * model.padded_vocabulary(t) / u64::from(t);
         assert_eq!(head.saved_bytes(&RecomputeSet::none()), Bytes(4 * sbh / u64::from(t) + logits));
         let embedding = segment(&model, &lowering, SegmentKind::Embedding);
-        // The dropout mask (one byte each) and the token ids.
+        // The embedding keeps the dropout mask (one byte per element) and the token ids (8 bytes each).
         assert_eq!(embedding.saved_bytes(&RecomputeSet::none()), Bytes(sbh / u64::from(t) + 8 * sb));
     }
 }
@@ -176,7 +179,8 @@ fn transient_bytes_peak_where_the_widest_gradients_meet() {
             + 2 * sb * (model.query_width() + model.kv_width())
             + 2 * sb * model.hidden;
         assert_eq!(layer.transient_bytes(&full).0, widest + rebuilt, "{name}, full recomputation");
-        // The head: bf16 logits besides the kept fp32 probabilities; the losses are four bytes per token.
+        // Besides the kept fp32 probabilities, the head holds bf16 logits. All other tensors together take at most two
+        // bf16 tensors of hidden vectors.
         let head = segment(&model, &lowering, SegmentKind::Head);
         let logits = 2 * sb * model.vocabulary;
         assert!(
@@ -257,8 +261,8 @@ fn gpt_flops_are_megatrons_closed_form() {
     }
 }
 
-/// The built-in models whose layers are attention with the model's own heads. `mixers.rs` and `published_models.rs`
-/// have the laws of the others.
+/// Returns the built-in models whose layers all have attention with the model's own heads. `mixers.rs` and
+/// `published_models.rs` test the others.
 fn plain_models() -> Vec<&'static str> {
     let is_plain = |model: &Model| {
         let v = &model.variations;
@@ -271,7 +275,7 @@ fn plain_models() -> Vec<&'static str> {
     built_in_names().filter(|name| is_plain(&model(name))).collect()
 }
 
-/// True if the tokens of a longest sequence give every expert a whole number of slots.
+/// Returns whether every expert gets a whole number of slots if the sequence has the model's largest length.
 fn fills_experts(model: &Model) -> bool {
     model.experts.is_none_or(|experts| (model.max_sequence * experts.top_k).is_multiple_of(experts.count))
 }
@@ -290,25 +294,26 @@ fn every_built_in_models_flops_are_the_closed_form() {
         let padding = graph.vocabulary_rows - model.vocabulary;
         let padded = 6 * u128::from(unfused.micro_batch * unfused.sequence_length * model.embedding_width * padding);
         assert_eq!(graph.model_flops.0 + padded, closed.0, "{name}");
-        // Fused: seven products of scores instead of six, half of each if causal.
+        // Fused attention runs seven products of scores instead of six, each on half of the scores if causal.
         let fused = TrainingGraph::new(&model, &Lowering { attention: Attention::Fused, ..unfused }).unwrap();
         let [b, s, a] = [unfused.micro_batch, unfused.sequence_length, model.heads].map(u128::from);
         let [d, v] = [model.head_dim, model.value_dim()].map(u128::from);
         let (mut six, mut seven) = (0, 0);
         for (kind, count) in model.layer_kinds() {
-            // Scores, and those left by a mask: half if causal, 2 s w - w^2 of 2 s^2 through a window.
+            // Operations of a product per dimension, for all scores (`all`) and for those that the mask leaves
+            // (`left`): half of them if causal, 2 s w - w^2 of 2 s^2 through a window.
             let all = 2 * b * s * s * a;
             let left = match kind.window {
                 Some(KeyWindow::Sliding(w)) if u128::from(w) < s => b * a * (2 * s * u128::from(w) - u128::from(w * w)),
-                // Half of the squares of whole chunks.
+                // In whole chunks, the mask leaves half of the square of each chunk.
                 Some(KeyWindow::Chunk { chunk }) if u128::from(chunk) < s && s.is_multiple_of(chunk.into()) => {
                     b * a * s * u128::from(chunk)
                 }
                 _ if model.causal => all / 2,
                 _ => all,
             };
-            // Three products over a query's dimension and three over a value's. Backward recomputes the scores, in a
-            // kernel of one dimension.
+            // Unfused attention has three products over a query's dimension and three over a value's. Fused attention
+            // computes the scores again in the backward pass, and its five products there have one mean dimension.
             six += u128::from(count) * all * (3 * d + 3 * v);
             seven += u128::from(count) * left * (d + v + 5 * (3 * d + 2 * v).div_ceil(5));
         }

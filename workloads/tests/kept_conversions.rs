@@ -30,15 +30,15 @@ fn of_a_products_input_the_narrow_copy_is_kept() {
     let (model, s) = (Model::load("llama3-8b").unwrap(), 4096);
     let wide = kept(&layer(&model, |l| Lowering { sequence_length: s, ..l }));
     let (h, ffn) = (model.hidden, model.ffn);
-    // Inputs of qkv, gate and up, and down are narrow instead of wide. The output projection's is kept besides the wide
-    // one, which attention reads.
+    // The inputs of qkv, of gate and up, and of down are kept in the narrow type instead of bf16. The output
+    // projection's input is kept in both, because attention reads it in bf16.
     let copies = s * (3 * h + ffn);
     let gone = 2 * s * (2 * h + ffn);
     assert_eq!(kept(&layer(&model, narrow(DataType::Fp8))), wide - gone + copies);
-    // One scale per 32 numbers; half a byte each, and one scale per 16.
+    // MXFP8 has a one-byte scale per 32 elements. NVFP4 has half a byte per element and a one-byte scale per 16.
     assert_eq!(kept(&layer(&model, narrow(DataType::Mxfp8))), wide - gone + copies + copies / 32);
     assert_eq!(kept(&layer(&model, narrow(DataType::Nvfp4))), wide - gone + copies / 2 + copies / 16);
-    // Converted before each product, as in torchao: nothing changes.
+    // If operands are converted before each product, as in torchao, the kept tensors stay wide.
     let again = |l| Lowering { cached_conversions: false, ..narrow(DataType::Fp8)(l) };
     assert_eq!(kept(&layer(&model, again)), wide);
 }

@@ -19,7 +19,7 @@ fn parse(object: &Map<String, Value>) -> Result<Model, String> {
     parse_config("config.json", "config.json", &text).map_err(|error| error.to_string())
 }
 
-/// Every file of transformers without one of its main sizes is refused by that key.
+/// If one of its main sizes is removed, a file that transformers wrote is refused, and the error names the key.
 #[test]
 fn main_sizes_and_counts_of_experts_are_never_taken_by_default() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transformers");
@@ -47,14 +47,15 @@ fn main_sizes_and_counts_of_experts_are_never_taken_by_default() {
             continue;
         }
         let object = read_object(&format!("transformers/{name}"));
-        // Published files of these hold what differs from the defaults of transformers; the default is noted.
+        // Published files of these families state only what differs from the defaults of transformers. For an absent
+        // key, an assumption notes the default.
         let omits = name.starts_with("gemma3_text") || name.starts_with("clip_");
         for key in keys.iter().filter(|key| object.get(**key).is_some_and(|value| value.as_u64() > Some(0))) {
             let mut without = object.clone();
             without.remove(*key);
             match parse(&without) {
                 Err(error) => {
-                    // A key of another name for the same number is asked for by the family's own.
+                    // If the file had another name for the number, the error asks for the family's own key.
                     assert!(error.contains(&format!("`{key}`")) || error.contains("is missing"), "{name}: {error}");
                     refused += 1;
                 }
@@ -70,7 +71,8 @@ fn main_sizes_and_counts_of_experts_are_never_taken_by_default() {
     assert!(refused > 300, "{refused}");
 }
 
-/// DeepSeek-V4's rates, ratios and numbers of layers are of the right kind and agree.
+/// DeepSeek-V4's rates, ratios and numbers of layers are refused if they are of the wrong kind or contradict each
+/// other.
 #[test]
 fn numbers_of_deepseek_v4_are_refused_where_they_contradict() {
     let layers = 8;

@@ -1,5 +1,6 @@
 //! Mixers other than full attention over all keys: linear attention, scans by channels, sparse attention with an
-//! indexer, and layers that differ in heads. Hand-counted operations, and laws.
+//! indexer, and layers that differ in heads. The tests compare operations with hand counts, and check rules that hold
+//! for every model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -83,12 +84,12 @@ fn graphs_have_the_parameters_and_operations_of_the_closed_form() {
     }
 }
 
-/// Tensor parallelism divides what it may: the shares of two devices make the whole again.
+/// Under tensor parallelism, the shares of two devices sum to the whole model.
 #[test]
 fn split_models_sum_to_the_whole() {
     for name in MIXED {
         let model = load(name);
-        // Devices that share a group of a scan's projections each hold it.
+        // Devices that share a group of a scan's projections each hold the group, so their shares exceed the whole.
         if model.variations.scan.is_some_and(|scan| !scan.groups.is_multiple_of(2)) {
             continue;
         }
@@ -122,9 +123,10 @@ fn a_gated_delta_net_has_the_operations_counted_by_hand() {
     let chunk = 524_288 + 45_056 + 1_048_576 + 2 * 1_048_576 + 524_288 + 524_288 + 1_048_576;
     let (forward, both) = net.operations(4096);
     assert_eq!(forward, 2 * chunk / 64);
-    // Twice as much again backward, but for the inverse: two products of 64 x 64 x 64.
+    // The backward pass does twice the forward work, except for the inverse: its gradient is two products of 64 x 64 x
+    // 64.
     assert_eq!(both, 2 * (3 * (chunk - 45_056) + 45_056 + 2 * 262_144) / 64);
-    // Several heads do as much each, whatever the sequence.
+    // Every head does the same work. The work per token does not depend on the sequence length.
     let heads = LinearAttention { heads: 32, key_heads: 16, ..net };
     assert_eq!(heads.operations(65_536).0, 32 * forward);
     assert_eq!(net.operations(1 << 20), net.operations(4096));
@@ -148,8 +150,8 @@ fn lightning_attention_has_the_operations_counted_by_hand() {
     assert_eq!(lightning.operations(8192), (196_608, 3 * 196_608));
 }
 
-/// DeepSeek-V3.2's indexer at 131,072 tokens: 64 heads of 128 score 65,536 tokens on average; 2,048 are chosen, less
-/// 16 for the first queries.
+/// DeepSeek-V3.2's indexer at 131,072 tokens: 64 heads of 128 score 65,536 tokens on average; 2,048 tokens are chosen;
+/// the mean is 16 less, because the first queries see fewer tokens.
 #[test]
 fn an_indexer_has_the_operations_counted_by_hand() {
     let indexer = Indexer {
@@ -167,7 +169,7 @@ fn an_indexer_has_the_operations_counted_by_hand() {
     assert_eq!(indexer.chosen_keys(1024), 512);
     // Queries 1536 x 8192, keys 7168 x 128, weights 7168 x 64, and the norm's gain and bias.
     assert_eq!((indexer.matrices(7168), indexer.vectors()), (12_582_912 + 917_504 + 458_752, 256));
-    // The graph does what the closed form says: its layers alone, without attention's core.
+    // The graph's kernel of the indexer's scores does the operations of the closed form.
     let model = load("deepseek_v32");
     let length = 2048;
     let graph = TrainingGraph::new(&model, &lowering(&model, length)).unwrap();
@@ -179,8 +181,8 @@ fn an_indexer_has_the_operations_counted_by_hand() {
     assert_eq!(epilogue.contraction.flops().0, u128::from(2 * length) * own.score_operations(length));
 }
 
-/// The kernels of DeepSeek-V3.2's indexer in a pass over `new` tokens of `batch` sequences of 131,072 cached ones, by
-/// the ends of their names.
+/// Returns a function that finds a kernel of DeepSeek-V3.2's indexer by the end of its name. The pass has `new` tokens
+/// in each of `batch` sequences, after 131,072 cached tokens.
 fn indexer_kernels(batch: u64, new: u64) -> impl Fn(&str) -> Kernel {
     let model = Model::load("deepseek-v3.2").unwrap();
     let lowering = Lowering { micro_batch: batch, sequence_length: new, ..Lowering::new(&model) };
@@ -202,18 +204,19 @@ fn an_indexer_decodes_from_132_bytes_per_token() {
     let queries = 16 * 64 * (128 + 4);
     assert_eq!(scores.compulsory_bytes().0, keys * (132 + 4) + queries);
     assert_eq!(kernel("forward").compulsory_bytes().0, keys * 4 * 2 + 16 * 2048 * 4);
-    // Queries and the new key: bf16 in, fp8 with a scale out.
+    // Queries and the new key are read in bf16, and written in fp8 with a scale.
     assert_eq!(kernel("forward.convert").compulsory_bytes().0, 16 * 65 * (256 + 132));
     let Kernel::Epilogue(scores) = scores else { panic!("{scores:?}") };
     assert_eq!((scores.contraction.operand, scores.summed), (DataType::Fp8, 64));
-    // On H200 the memory's rate decides: 136 B per key at 0.766 of 4.8 TB/s.
+    // On an H200 the kernel is bound by memory bandwidth: 136 B per key at 0.766 of 4.8 TB/s.
     let chip = CostModel::new(Accelerator::built_in("h200").unwrap()).unwrap();
     let time = chip.cost_of_kernel(&Kernel::Epilogue(scores), Span::AllCores).latency.0;
     let streamed = (keys * 136) as f64 / (0.766 * 4.8e12);
     assert!((time / streamed - 1.0).abs() < 0.01, "{time} {streamed}");
 }
 
-/// A prompt's chunk of 8,192 tokens after 131,072: every query scores all cached keys and half of the new ones.
+/// A prompt's chunk of 8,192 tokens follows 131,072 cached tokens. On average, every query scores all cached keys and
+/// half of the new ones.
 #[test]
 fn an_indexer_scores_a_prompt_at_the_rate_of_fp8() {
     let kernel = indexer_kernels(1, 8192);
@@ -234,12 +237,13 @@ fn an_indexer_scores_a_prompt_at_the_rate_of_fp8() {
 fn chunks_leave_the_scores_of_their_own_tokens() {
     let model = Model::load("llama4-scout").unwrap();
     let (heads, width) = (40_u128, 128_u128);
-    // Five whole chunks: 4,096 keys on average instead of 20,480.
+    // In five whole chunks, a query sees 4,096 keys on average instead of 20,480.
     let s = 5 * 8192_u128;
     let all = model.training_flops(1, s as u64, model.vocabulary).0;
     let necessary = model.necessary_training_flops(1, s as u64, model.vocabulary).0;
     assert_eq!(all - necessary, 6 * s * 2 * heads * width * (12 * (s - s / 2) + 36 * (s - 4096)));
-    // Four chunks and one of 1,000 tokens: kernels do half of every chunk's square, in seven products instead of six.
+    // The sequence has four whole chunks and one of 1,000 tokens. Fused kernels compute half of every chunk's scores in
+    // seven products. Unfused kernels compute all scores in six products.
     let s = 4 * 8192 + 1000_u128;
     let flops = |attention| {
         let lowering = Lowering { sequence_length: s as u64, attention, ..Lowering::new(&model) };
@@ -248,7 +252,7 @@ fn chunks_leave_the_scores_of_their_own_tokens() {
     let scores = 12 * s * s / 2 + 36 * (4 * 8192 * 8192 + 1000 * 1000) / 2;
     let products = [Attention::Fused, Attention::Unfused].map(flops);
     assert_eq!(products[1] - products[0], 2 * heads * width * (6 * 48 * s * s - 7 * scores));
-    // Up to a chunk nothing changes.
+    // Chunks change nothing in a sequence that is no longer than a chunk.
     let whole = Model { list: LayerList::default(), layers: 48, ..model.clone() };
     assert_eq!(
         model.necessary_training_flops(1, 8192, model.vocabulary),
@@ -273,7 +277,7 @@ fn chunk_kernels(batch: u64, new: u64, cached: u64) -> Vec<FusedAttention> {
         .collect()
 }
 
-/// New tokens score the tokens of their chunk that are not later, in the cache and among themselves, counted one by
+/// A new token scores itself and the earlier tokens of its chunk, cached or new. The test counts these scores one by
 /// one.
 #[test]
 fn prompts_in_chunks_score_the_tokens_counted_one_by_one() {
@@ -282,27 +286,29 @@ fn prompts_in_chunks_score_the_tokens_counted_one_by_one() {
             let kernels = chunk_kernels(2, new, cached);
             let seen: u64 = (cached..cached + new).map(|place| place % 8192 + 1).sum();
             let scores: u128 = kernels.iter().map(FusedAttention::score_count).sum();
-            // A causal kernel counts half of a token's score with itself.
+            // A causal kernel counts only half of a token's score with itself, so the other half is added.
             assert_eq!(2 * scores + 2 * 40 * u128::from(new), 2 * 2 * 40 * u128::from(seen), "{cached} {new}");
         }
     }
 }
 
-/// Decoding in a chunk: all tokens up to a chunk, and half of a chunk and the token itself after it.
+/// Decoding reads all tokens of a sequence that is no longer than a chunk. In a longer sequence it reads half of a
+/// chunk and the token itself.
 #[test]
 fn decoding_in_chunks_reads_half_a_chunk() {
     for (cached, keys) in [(0, 1), (8000, 8001), (8191, 8192), (8192, 4097), (131_072, 4097)] {
         let [kernel] = chunk_kernels(3, 1, cached)[..] else { panic!("one kernel") };
         assert_eq!((kernel.batch, kernel.queries, kernel.keys, kernel.kv_heads), (3, 5, keys, 8), "{cached}");
     }
-    // The cache: 12 layers with all tokens, 36 with at most a chunk; 8 keys and values of 128 in bf16.
+    // 12 layers cache all tokens, and 36 cache at most a chunk. A token has 8 keys and 8 values of 128 elements in
+    // bf16.
     let cache = CacheSize::of_model(&Model::load("llama4-scout").unwrap(), 1, DataType::Bf16);
     let token = 8 * 2 * 128 * 2;
     assert_eq!(cache.of_sequence(131_072).0, token * (12 * 131_072 + 36 * 8192));
     assert_eq!(cache.of_sequence(4000).0, token * 48 * 4000);
 }
 
-/// A list that names full attention everywhere is the model without the key.
+/// A list that names full attention for every layer gives a model without linear attention.
 #[test]
 fn a_list_of_full_attention_is_the_plain_model() {
     let listed = load("qwen3_next_full");
@@ -357,7 +363,8 @@ fn the_time_of_linear_attention_grows_linearly_with_the_sequence() {
     }
 }
 
-/// A convolution of 3 tokens between gates, 1,024 wide: four products of 1,024 x 1,024 per token, whatever the sequence.
+/// A convolution of 3 tokens between gates, 1,024 wide, has four products of 1,024 x 1,024 per token, whatever the
+/// sequence.
 #[test]
 fn a_short_convolution_has_four_products_and_grows_with_the_tokens() {
     let model = load("lfm2");
@@ -373,7 +380,7 @@ fn a_short_convolution_has_four_products_and_grows_with_the_tokens() {
     assert!((3.8..4.05).contains(&ratio), "{ratio}");
 }
 
-/// DeepSeek-V3.2, GLM 5 and MiniMax M3 with their published sizes of attention.
+/// Returns DeepSeek-V3.2, GLM 5 and MiniMax M3 with their published sizes of attention.
 fn published_attention() -> [(&'static str, Model); 3] {
     let resized = |name: &str, sizes: &[(&str, u64)]| {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(format!("{name}.json"));
@@ -430,13 +437,14 @@ fn chosen_tokens_are_never_dearer_than_all_in_long_sequences() {
             assert!(reused < chosen && chosen < all, "{name}: {reused}, {chosen}, {all}");
         }
         assert!(longer[1] / shorter[1] < longer[2] / shorter[2], "{name}: {shorter:?}, {longer:?}");
-        // A sequence no longer than the choice is full attention.
+        // If a sequence has no more tokens than are chosen, attention takes as long as full attention.
         let [reused, _, all] = at(512);
         assert!((reused - all).abs() < 1e-12, "{name}: {reused}, {all}");
     }
 }
 
-/// Context-parallel devices share a sequence's queries: each scores its own, after all keys of the indexer came by.
+/// Context-parallel devices share a sequence's queries. Each device scores its own queries after it receives all keys
+/// of the indexer.
 #[test]
 fn an_indexer_runs_under_context_parallelism() {
     let model = load("deepseek_v32");
@@ -469,8 +477,9 @@ fn full_recomputation_keeps_inputs_alone() {
     }
 }
 
-/// Nemotron-NAS by hand, as transformers has no class for it: a layer of 4 key heads and an MLP of 1,536 (two thirds of
-/// twice 1,024, up to a multiple of 256), one without attention, one of 2 key heads without MLP.
+/// Nemotron-NAS, counted by hand because transformers has no class for it. One layer has 4 key heads and an MLP of
+/// 1,536 (two thirds of twice 1,024, rounded up to a multiple of 256). One has no attention. One has 2 key heads and no
+/// MLP.
 #[test]
 fn a_searched_llama_has_the_parameters_counted_by_hand() {
     let block = |group: serde_json::Value, factor: serde_json::Value| {
@@ -499,7 +508,7 @@ fn a_searched_llama_has_the_parameters_counted_by_hand() {
     assert!(error.to_string().contains("divisor of the 16 heads"), "{error}");
 }
 
-/// Bad lists of layers are refused with key, value and cure.
+/// An invalid list of layers is refused, and the error names key, value and cure.
 #[test]
 fn bad_lists_of_layers_are_named() {
     let changed = |name: &str, change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
@@ -559,7 +568,7 @@ fn bad_lists_of_layers_are_named() {
     }
 }
 
-/// A rank has whole key heads of linear attention, or shares one with others.
+/// A tensor-parallel device holds whole key heads of linear attention, or shares one key head with other devices.
 #[test]
 fn a_tensor_degree_cuts_no_key_head_of_linear_attention() {
     let mut model = load("qwen3_next");
@@ -570,7 +579,7 @@ fn a_tensor_degree_cuts_no_key_head_of_linear_attention() {
         let asked = Lowering { tensor_parallel: tensor, ..lowering(&model, 1024) };
         TrainingGraph::new(&model, &asked).err().map(|error| error.to_string())
     };
-    // Two ranks have three whole key heads each; four ranks would cut them.
+    // Two devices hold three whole key heads each. Four devices would split heads, so they are refused.
     assert_eq!(refused(2), None);
     let error = refused(4).unwrap();
     assert!(error.contains("a divisor or a multiple of the 6 key heads of linear attention"), "{error}");

@@ -117,12 +117,13 @@ const EXACT: &[(&str, u64)] = &[
     ("whisper_large_v3", 1_543_490_560),
 ];
 
-/// (file, parameters, the router's balance biases among them, which are not trained by gradients).
+/// (model, parameters of the checkpoint, number of the routers' balance biases among them). Gradients do not train
+/// these biases.
 const WITH_BALANCE: &[(&str, u64, u64)] =
     &[("deepseek-v3", 671_026_419_200, 58 * 256), ("kimi-k2", 1_026_408_232_448, 60 * 384)];
 
-/// (file, billions of parameters, to the stated digits) if only a rounded count is published, or the checkpoint holds
-/// more.
+/// (model, billions of parameters to the stated digits), for models whose published count is rounded or whose
+/// checkpoint holds more than the text model.
 const ROUNDED: &[(&str, &str)] = &[
     ("grok-1", "316"),
     ("llama-nemotron-super-49b", "50"),
@@ -197,7 +198,7 @@ fn every_checkpoint_is_listed_with_its_family() {
     assert_eq!(listed, counted);
 }
 
-/// (file, published billions of active parameters, whether they include the lookup table).
+/// (model, published billions of active parameters, true if they include the lookup table).
 const ACTIVE: &[(&str, f64, bool)] = &[
     ("dbrx", 36.0, true),
     ("deepseek-v3", 37.0, false),
@@ -223,8 +224,8 @@ const ACTIVE: &[(&str, f64, bool)] = &[
     ("qwen3-next-80b-a3b", 3.0, false),
 ];
 
-/// Published counts are rounded to their digits: half a unit of the last, and one for whole billions, since some are
-/// truncated.
+/// Published counts are rounded, so half a unit of the last digit is allowed. Some whole billions are truncated, so one
+/// billion is allowed for them.
 #[test]
 fn active_parameters_are_the_published_ones() {
     for (name, published, table) in ACTIVE {
@@ -234,7 +235,7 @@ fn active_parameters_are_the_published_ones() {
         let unit = if published.fract() == 0.0 { 1.0 } else { 0.06 };
         assert!((counted - published).abs() <= unit, "{name}: {counted} billion, published {published}");
     }
-    // MiniMax counts neither of its two matrices of the vocabulary.
+    // MiniMax's count leaves out the matrices of embedding and head.
     let model = load("minimax-text-01");
     let counted = (model.active_parameters() - 2 * model.vocabulary * model.hidden) as f64 / 1e9;
     assert_eq!(format!("{counted:.1}"), "45.9");
@@ -260,17 +261,19 @@ const SEQUENCE: u64 = 480;
 
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
-    // Also every model that may have modules for further tokens, with one of them.
+    // Models that can have modules for further tokens are tested with one module too.
     let further = all()
         .into_iter()
         .filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
-    // `tests/mixers.rs` has the operations of layers with an indexer, whose two ways differ.
+    // Models with an indexer are left out, because their kernels and the closed form differ in the indexer's
+    // operations. `tests/mixers.rs` tests them.
     let all = all().into_iter().chain(further).filter(|(_, model)| model.variations.indexer.is_none());
     for (name, model) in all {
         for fused in [false, true] {
-            // Chunks of scans and of linear attention, and Maverick's experts, need another length to be full.
+            // With 480 tokens, the chunks of scans and of linear attention, and Maverick's experts, would be padded. So
+            // these models get 512.
             let fills =
                 model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
             let chunked = model.variations.scan.is_some() || model.variations.linear.is_some();
@@ -286,11 +289,13 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
             assert_eq!(graph.parameters().per_device_count(), model.parameters(), "{name}");
             assert_eq!(graph.kernel_flops(), model.training_flops(2, length, model.vocabulary), "{name}");
             for segment in &graph.segments {
-                // The gradient of a gated delta net's inverse is two products (`tests/mixers.rs`).
+                // The backward pass of a gated delta net does not do twice the forward work, because the gradient of
+                // its inverse is two large products (`tests/mixers.rs`).
                 if model.variations.linear.is_some_and(|linear| linear.delta_rule) && segment.name != "head" {
                     continue;
                 }
-                // Data have no gradient: images, sound, the waves of a time step.
+                // Input data (images, sound, the waves of a time step) have no gradient. The operations of these
+                // missing gradients are added here.
                 let tensors = segment.tensors();
                 let reads_data = |op: &&workloads::graph::OperatorNode| {
                     op.inputs.iter().all(|id| tensors[id.index()].gradient_bytes.0 == 0)
@@ -304,7 +309,8 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     }
 }
 
-/// Layers before the first with experts are with the embedding, and follow activation policies like the others.
+/// The dense layers before the first layer with experts are in the embedding's segment, and follow activation policies
+/// like all other layers.
 #[test]
 fn leading_layers_follow_activation_policies() {
     use workloads::{ActivationPolicy, SegmentKind};
@@ -316,12 +322,14 @@ fn leading_layers_follow_activation_policies() {
         policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding).kept_bytes(embedding).0
     };
     let stream = 2 * SEQUENCE * model.hidden;
-    // Token ids, and the input of each of the three layers. The last one's result belongs to the next segment.
+    // The segment keeps the token ids, and the input of each of its three layers. The next segment keeps the last
+    // layer's result.
     assert_eq!(kept("full"), 8 * SEQUENCE + 3 * stream);
     let full = "full".parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding);
     assert!(!full.recompute.contains(embedding.find_operator("embedding.token").unwrap().id), "only layers run again");
     assert!(full.recompute.contains(embedding.find_operator("leading_layer_2.mlp.gate_up").unwrap().id));
-    // Attention equals that of the layers with experts, so its kept tensors are three times a layer's.
+    // The three leading layers have the same attention as layers with experts, so they keep three times the attention
+    // tensors of one such layer.
     let attention = |policy: &str| {
         let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(layer);
         treatment.kept_bytes(layer).0 - stream
@@ -331,8 +339,8 @@ fn leading_layers_follow_activation_policies() {
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
 
-/// Checkpoints whose operations are checked against a formula: by the two tests below, for ViT, and for DiT
-/// (`tests/dit.rs`).
+/// Returns the checkpoints whose operations are checked against a formula. The next two tests check them, and
+/// `tests/dit.rs` checks DiT.
 fn by_formula() -> Vec<&'static str> {
     let names: Vec<&str> =
         workloads::import::hugging_face::family_coverage().iter().flat_map(FamilyCoverage::models_by_formula).collect();
@@ -340,8 +348,8 @@ fn by_formula() -> Vec<&'static str> {
     names
 }
 
-/// Training operations per token at 4096 tokens, from the published sizes: 6 per active weight, and 6 (queries +
-/// values) per layer and token of the sequence for scores and context.
+/// Training operations per token at 4096 tokens, from the published sizes: 6 per active weight, and for scores and
+/// context 6 x (query width + value width) per layer and token of the sequence.
 #[test]
 fn operations_per_token_are_the_families_formulas() {
     const S: u128 = 4096;
@@ -408,16 +416,16 @@ fn operations_per_token_are_the_families_formulas() {
     }
 }
 
-/// The same for models with different layers, from the published sizes. T5's sequences have the same length on both
-/// sides.
+/// Training operations per token of models whose layers differ, from the published sizes. T5's sequences have the same
+/// length on both sides.
 #[test]
 fn operations_per_token_of_layers_that_differ() {
     const S: u128 = 512;
-    // An encoder layer, a decoder layer with two attentions, and the head; scores and context of three attentions.
+    // Active weights of T5: encoder layers, decoder layers with two attentions each, and the head.
     let t5 = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 12 * (8 * 768 * 768 + 2 * 768 * 3072) + 768 * 32128;
     let flan = 24 * (4 * 4096 * 4096 + 3 * 4096 * 10240) + 24 * (8 * 4096 * 4096 + 3 * 4096 * 10240) + 4096 * 32128;
-    // A scan's products per token and direction: scores of a chunk of q tokens, their product with it, its state, and
-    // the last state's contribution.
+    // Forward operations of a scan per token. A chunk of q tokens has four products: its scores, their product with its
+    // tokens, its state, and the previous state's contribution.
     let scan =
         |q: u128, groups: u128, state: u128, width: u128| 2 * (q * state * groups + q * width + 2 * state * width);
     let codestral = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096;
@@ -441,7 +449,8 @@ fn operations_per_token_of_layers_that_differ() {
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S + 3 * scans), "{name}");
     }
-    // Images: 197 tokens, of which 196 are patches, whose product has no input gradient. Classes of one token.
+    // An image has 197 tokens, and 196 of them are patches. The patch product has no input gradient. The head reads one
+    // token.
     let vit = load("vit_base_patch16_224");
     let layers = 197 * (6 * 12 * 12 * 768 * 768 + 6 * 12 * 2 * 768 * 197);
     assert_eq!(vit.training_flops(1, 197, 1000).0, layers + 4 * 196 * 768 * 768 + 6 * 768 * 1000);
@@ -485,8 +494,8 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     }
 }
 
-/// Scores left by windows, from the published patterns: of s tokens w s - w^2 / 2 in a window of w, s^2 / 2 without;
-/// both sides for ModernBERT.
+/// Scores that windows leave, from the published patterns. A causal layer of s tokens has w s - w^2 / 2 scores in a
+/// window of w, and s^2 / 2 without a window. ModernBERT's windows cover both sides of a token.
 #[test]
 fn windows_leave_the_scores_that_they_leave() {
     const S: u128 = 8192;
@@ -504,7 +513,8 @@ fn windows_leave_the_scores_that_they_leave() {
         let necessary = model.necessary_training_flops(1, S as u64, model.vocabulary).0;
         let left = full * (S - whole) + windowed * (S - each);
         assert_eq!(all - necessary, 6 * S * width * left, "{name}");
-        // Kernels run the scores that windows leave, seven products forward and backward instead of six.
+        // Fused kernels compute only the scores that windows leave, in seven products forward and backward instead of
+        // six.
         let graph = |attention| {
             let lowering = Lowering { sequence_length: S as u64, attention, ..Lowering::new(&model) };
             TrainingGraph::new(&model, &lowering).unwrap().kernel_flops().0
@@ -519,8 +529,8 @@ fn windows_leave_the_scores_that_they_leave() {
     }
 }
 
-/// Exchanged by heads, every context-parallel device does its share of latent attention, whose values are narrower than
-/// its queries.
+/// Under Ulysses, every context-parallel device does an equal share of latent attention, although values are narrower
+/// than queries.
 #[test]
 fn latent_attention_is_split_by_heads() {
     use workloads::SegmentKind;
@@ -555,19 +565,21 @@ fn kept(name: &str, part: &str) -> u64 {
 
 #[test]
 fn layers_keep_what_their_variations_need() {
-    // Qwen 3: inputs of both norms of queries and keys, and a factor per head. Attention keeps the rest without them:
-    // the norm's factor and result, rotated queries and keys, values, the result, a log-sum-exp per head.
+    // Without norms of queries and keys, attention keeps the first norm's factor and result, rotated queries and keys,
+    // values, its result, and a log-sum-exp per head. Qwen 3's norms add their inputs and a factor per head.
     let (queries, keys, heads, groups) = (32 * 128, 8 * 128, 32, 8);
     let plain = 4 + 2 * 4096 + 2 * (queries + 2 * keys) + 2 * queries + 4 * heads;
     let with_norms = plain + 2 * (queries + keys) + 4 * (heads + groups);
-    // The sum of input and attention belongs to the MLP.
+    // The prefix also selects the residual sum after attention (2 bytes x 4,096), which the MLP's norm keeps.
     assert_eq!(kept("qwen3-8b", "layer.attention"), with_norms + 2 * 4096);
-    // Latent attention: the narrow vector before and after its norm, queries and keys of 192, values of 128.
+    // Latent attention keeps the low-rank vector before and after its norm, queries and keys of 192 per head, and
+    // values and results of 128.
     let narrow = 2 * 2 * 512 + 4;
     let latent = 4 + 2 * 2048 + narrow + 2 * 2 * 16 * 192 + 2 * 2 * 16 * 128 + 4 * 16;
     assert_eq!(kept("deepseek_v2_lite", "layer.attention"), latent + 2 * 2048);
-    // The shared expert keeps gate, up and their product; its input is the router's.
+    // The shared expert keeps gate, up and their product. It shares its input with the router, so the input is not
+    // among its tensors.
     assert_eq!(kept("deepseek_v2_lite", "layer.moe.shared"), 3 * 2 * 2 * 1408);
-    // With a weight, it also keeps its result and the weight, a two-byte number.
+    // A shared expert with a gate also keeps its result and the gate, one two-byte element per token.
     assert_eq!(kept("qwen1_5_moe_a2_7b", "layer.moe.shared"), 3 * 2 * 5632 + 2 * 2048 + 2);
 }

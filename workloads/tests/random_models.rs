@@ -71,9 +71,9 @@ proptest! {
         let graph = TrainingGraph::new(&model, &lowering).unwrap();
         let layer = graph.segment(SegmentKind::Layer).unwrap();
         let sb = batch * sequence;
-        // Korthikanti's 34 sbh + 5 a s^2 b, with a free MLP width: 18 sbh outside the MLP and 4 per number inside. Here
-        // the activation also has dropout, whose result replaces the activation as the next product's input: one more
-        // mask.
+        // Korthikanti's 34 sbh + 5 a s^2 b, with a free MLP width: 18 sbh outside the MLP and 4 bytes per inner element
+        // of the MLP. Here the activation also has dropout, whose result replaces the activation as the next product's
+        // input: one more mask.
         let closed = sb * 18 * model.hidden + sb * 5 * model.ffn + 5 * model.heads * sequence * sb;
         prop_assert_eq!(layer.saved_bytes(&RecomputeSet::none()).0, closed);
         prop_assert_eq!(layer.saved_bytes(&layer.graph.full_recompute_set()).0, 2 * sb * model.hidden);

@@ -13,7 +13,8 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-/// Width d = 1,024, 512 channels, MLPs of 2,816: keys, values, gates and the way back; the MLP's keys, values and gate.
+/// The model has width d = 1,024, 512 channels and MLPs of 2,816. A layer has products for keys, values, gates and its
+/// output, and for the MLP's keys, values and gate.
 #[test]
 fn the_products_are_those_counted_by_hand() {
     let (d, width, ffn, s, vocabulary) = (1024_u128, 512_u128, 2816_u128, 2048_u128, 32_768_u128);
@@ -23,10 +24,10 @@ fn the_products_are_those_counted_by_hand() {
     assert_eq!(model.training_flops(2, 1024, 32_768), Flops(6 * s * forward));
 }
 
-/// Numbers of two bytes that a layer keeps per token (d = 1,024, f = 4,096), norms fused: its input, the norm's result
-/// and three mixes (5 d), keys, values, the recurrence's result, gates before their sigmoid and the gated result (5 d);
-/// the sum, the norm's result and two mixes (4 d), the MLP before and after its activation (2 f), its result and the
-/// gate (2 d).
+/// A layer with fused norms keeps these two-byte elements per token (d = 1,024, f = 4,096): its input, the norm's
+/// result and three mixes (5 d), keys, values, the recurrence's result, gates before their sigmoid and the gated result
+/// (5 d); the sum, the norm's result and two mixes (4 d), the MLP before and after its activation (2 f), its result and
+/// the gate (2 d).
 #[test]
 fn a_layer_keeps_what_its_backward_pass_reads() {
     let model = load("rwkv");
@@ -47,7 +48,7 @@ fn a_layer_keeps_what_its_backward_pass_reads() {
     );
 }
 
-/// Three fp32 numbers per channel, and the last token before both mixes of a layer in bf16.
+/// A layer's state has three fp32 elements per channel, and the last token before each of the two mixes in bf16.
 #[test]
 fn the_state_does_not_grow() {
     let size = CacheSize::of_model(&load("rwkv"), 1, DataType::Bf16);

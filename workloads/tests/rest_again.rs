@@ -62,8 +62,8 @@ fn what_the_rest_needs_is_kept_for_all_tokens() {
     let (_, plain) = training("llama2-7b");
     let graph = &layer(&plain).graph;
     let of = |text: &str| text.parse::<ActivationPolicy>().unwrap().treatment_of_segment(graph);
-    // The rest has only the layer's input: everything that makes the tensor is recomputed for three quarters of the
-    // tokens.
+    // For the three quarters of the tokens that stay, `mlp.gated.out` is dropped, and the operators that make it are
+    // recomputed.
     let part = of("tensors:offload(mlp.gated.out*0.25)+device(attention.core.out)+rest(recompute)");
     let whole = of("tensors:offload(mlp.gated.out)+device(attention.core.out)");
     let without = of("tensors:device(attention.core.out)");
@@ -85,7 +85,8 @@ fn the_rest_runs_again_beside_techniques_too() {
     let policy = policy.parse::<ActivationPolicy>().unwrap();
     let alone = policy.treatment_of_segment(&layer(&plain).graph);
     assert!(!alone.recompute.is_empty());
-    // The first technique offloads, and the second recomputes, what the policy does anyway.
+    // The first technique offloads and the second recomputes only tensors that the policy offloads or recomputes
+    // anyway. The third affects no activations.
     for name in ["offload-attn-proj", "recompute-layernorm", "zero-offload"] {
         let techniques: Techniques = [name.parse::<Technique>().unwrap()].into_iter().collect();
         let applied = techniques.apply_to_graph(&model, plain.clone(), 1).unwrap();

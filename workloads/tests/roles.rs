@@ -44,7 +44,7 @@ fn cases() -> Vec<(String, TrainingGraph)> {
     cases
 }
 
-/// Returns the forward pass, and the backward passes with nothing and with everything recomputed.
+/// Returns the forward pass, the backward pass without recomputation, and the backward pass with full recomputation.
 fn passes(segment: &Segment) -> [KernelGraph; 3] {
     [
         segment.forward_graph(),
@@ -107,7 +107,7 @@ fn the_forward_pass_runs_again_as_recomputation_and_nothing_else_does() {
     }
 }
 
-/// Zero-bubble schedules rely on this: weight gradients can be put off.
+/// Only weight gradients wait for weight gradients. Zero-bubble schedules rely on this to delay them.
 #[test]
 fn only_gradients_of_weights_wait_for_gradients_of_weights() {
     for_all(|what, _, pass| {

@@ -16,18 +16,21 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-/// Zamba 2 of width d = 1,024 with MLPs of 4,096, 12 layers of which 4 have one of two blocks, and adapters of rank 64.
-/// Forward multiply-additions per token, twice as operations and thrice for a step.
+/// Zamba 2 has width d = 1,024, MLPs of 4,096, and adapters of rank 64. Four of its 12 layers have one of two blocks.
+/// The variables count forward multiply-additions per token. Each is two operations, and a step does three times the
+/// forward work.
 #[test]
 fn every_layer_does_the_work_of_its_block() {
     let model = load("zamba2");
     let (d, ffn, r, s, vocabulary) = (1024_u128, 4096_u128, 64_u128, 2048_u128, 32_000_u128);
-    // Queries, keys and values of 2 d numbers, the way back, the MLP, and the layer's own product.
+    // A block has products for queries, keys and values (2 d each), attention's output, the MLP, and the layer's own
+    // product.
     let block = 2 * d * 3 * 2 * d + 2 * d * d + 3 * d * ffn + d * d;
     let adapters = 3 * (2 * d * r + r * 2 * d) + d * r + r * 2 * ffn;
-    // Scores and context of 16 heads of 128, all keys.
+    // Scores and context of 16 heads of 128 count all keys.
     let attention = 2 * (2 * d) * s;
-    // Gate, input, two groups of 64 state numbers twice, 16 steps; the way back; the scan's four products per chunk.
+    // A scan has products for gate, input, two groups' projections into and out of 64 state elements, 16 steps, and the
+    // output. Its chunks have four more products.
     let products = d * (2 * 2 * d + 2 * 2 * 64 + 16) + 2 * d * d;
     let scan = 256 * 64 * 2 + 256 * 2 * d + 2 * 64 * 2 * d;
     let forward = 12 * (products + scan) + 4 * (block + adapters + attention) + d * vocabulary;
@@ -36,8 +39,9 @@ fn every_layer_does_the_work_of_its_block() {
     assert_eq!(TrainingGraph::new(&model, &lowering).unwrap().kernel_flops(), Flops(6 * s * forward));
 }
 
-/// The same for Zamba, whose scans are no products: input and gate, two heads' steps (rank 64) and projections (16
-/// state numbers twice), steps, and the way back; two layers have the one block.
+/// Operations of Zamba, counted like those of Zamba 2. Its scans do no products of their own. A layer has products for
+/// input and gate, the steps' low-rank vector (64) and projections (2 x 16), the steps, and the output. Two layers run
+/// the one block.
 #[test]
 fn scans_by_channels_share_a_block_too() {
     let model = load("zamba");
@@ -48,7 +52,7 @@ fn scans_by_channels_share_a_block_too() {
     assert_eq!(model.training_flops(1, 2048, 32_000), Flops(6 * s * forward));
 }
 
-/// Weights of blocks count once, with the embedding, however many layers run them.
+/// The weights of a block count once, with the embedding, although several layers run the block.
 #[test]
 fn shared_weights_count_once() {
     let model = load("zamba2");
@@ -64,11 +68,11 @@ fn shared_weights_count_once() {
     assert!(ServingGraph::new(&model, &Lowering { sequence_length: 1, ..Lowering::new(&model) }, pass).is_ok());
 }
 
-/// Tensors that a layer with a block keeps, in numbers of two bytes per token (d = 1,024, f = 4,096) besides its scan:
-/// the layer's input beside the embedding (2 d), its norm (2 d), queries (2 d), keys and values (2 d: half the heads),
+/// A layer with a block keeps these two-byte elements per token besides its scan (d = 1,024, f = 4,096): the layer's
+/// input beside the embedding (2 d), the norm's result (2 d), queries (2 d), keys and values (2 d: half the heads),
 /// attention's result (2 d), the MLP's input before and after its norm (2 d), the adapter's narrow vector (r = 128),
-/// gate and up (2 f), the gate's activation and the product (2 f), the block's result (d), and the sum before the
-/// scan's norm (d). The embedding itself is kept once.
+/// gate and up (2 f), the gate's activation and the product (2 f). It also keeps the block's result (d), and the sum
+/// before the scan's norm (d). The embedding itself is kept once.
 #[test]
 fn a_layer_keeps_what_its_backward_pass_reads() {
     let model = load("zamba2_one_block");

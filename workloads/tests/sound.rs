@@ -8,7 +8,8 @@ use workloads::layout::{Batch, Layout};
 use workloads::training::Attention;
 use workloads::{Lowering, Model, SegmentKind, TrainingGraph};
 
-/// Width 1,024, MLPs of 4,096, 8 layers a side, 1,500 tokens of 80 bins in the encoder and 448 in the decoder.
+/// Returns a Whisper of width 1,024 with MLPs of 4,096 and 8 layers per side. The encoder has 1,500 tokens, from frames
+/// of 80 bins; the decoder has 448.
 fn whisper() -> Model {
     Model::load_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers/whisper.json")).unwrap()
 }
@@ -17,15 +18,16 @@ fn whisper() -> Model {
 fn operations_are_those_of_each_sides_own_tokens() {
     let model = whisper();
     let (d, ffn, vocabulary, sound, text) = (1024_u128, 4096_u128, 32_768_u128, 1500_u128, 448_u128);
-    // Two multiply-additions for every forward one; 6 operations per weight and token.
+    // The backward pass does two multiply-additions for every forward one, which makes 6 operations per weight and
+    // token.
     let encoder = sound * (6 * (4 * d * d + 2 * d * ffn) + 12 * d * sound);
     let own = 6 * (4 * d * d + 2 * d * d + 2 * d * ffn) + 12 * d * text;
     let decoder = text * (own + 12 * d * sound) + sound * 6 * 2 * d * d;
-    // The first convolution has two frames per token, and no gradient of the sound.
+    // The first convolution runs on two frames per token, and computes no gradient of the sound.
     let convolutions = 2 * sound * 4 * 3 * 80 * d + sound * 6 * 3 * d * d;
     let all = 8 * (encoder + decoder) + convolutions + text * 6 * d * vocabulary;
     assert_eq!(model.training_flops(1, 448, 32_768), Flops(all));
-    // The mask of the decoder's own attention leaves half.
+    // The mask of the decoder's self-attention leaves half of the scores.
     assert_eq!(model.necessary_training_flops(1, 448, 32_768), Flops(all - 8 * text * 12 * d * 224));
     let lowering = Lowering { attention: Attention::Unfused, micro_batch: 3, ..Lowering::new(&model) };
     assert_eq!(TrainingGraph::new(&model, &lowering).unwrap().kernel_flops(), Flops(3 * all));
@@ -38,7 +40,7 @@ fn devices_share_both_sides() {
     let one = TrainingGraph::new(&model, &base).unwrap();
     assert_eq!(one.parameters().per_device_count(), model.parameters());
     let bytes = |graph: &TrainingGraph| graph.segment(SegmentKind::Layer).unwrap().boundary_bytes.0;
-    // Decoder and encoder tokens of two bytes travel together.
+    // A stage sends decoder and encoder tokens together, in two bytes per element.
     assert_eq!(bytes(&one), (448 + 1500) * 1024 * 2);
     let split = Lowering { tensor_parallel: 4, sequence_parallel: true, ..base };
     let four = TrainingGraph::new(&model, &split).unwrap();

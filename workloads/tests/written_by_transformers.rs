@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use workloads::Model;
 
-/// The folder of the configurations.
+/// Returns the folder of the configurations.
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transformers"))
 }

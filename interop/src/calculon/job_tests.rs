@@ -33,7 +33,7 @@ fn a_block_has_the_weights_that_calculon_counts() {
     let (app, model) = (application(), application().to_model(VOCABULARY, false));
     let (h, f, a) = (app.hidden, app.feedforward, app.attn_heads * app.attn_size);
     let block = 2 * h * f + 4 * h * a + (h + f) + (3 * a + h) + 4 * h;
-    // The published count has no final norm.
+    // Calculon's count leaves out the final norm (2 h), which the model here has.
     assert_eq!(model.parameters(), app.num_blocks * block + (VOCABULARY + app.seq_size) * h + 2 * h);
     let shared = app.to_model(VOCABULARY, true);
     let saved = 2 * (app.attn_heads - 1) * app.attn_size * (h + 1);

@@ -202,11 +202,12 @@ mod tests {
         let (outcome, figures) = figures(&row);
         let near =
             |name: &str, expected: f64| assert!((figures[name] / expected - 1.0).abs() < 1e-9, "{name}: {figures:?}");
-        // 24 blocks over 2 stages, 64 sequences in micro-batches of 2 over 2 ranks.
+        // A device has 12 blocks (24 over 2 stages) and 16 micro-batches (64 sequences, 2 each, over 2 ranks).
         near("fw_time", figures["block_fw_time"] * 12.0 * 16.0);
         near("recompute_time", figures["block_re_time"] * 12.0 * 16.0);
         let (h, f) = (2048.0, 8192.0);
-        // Products with a matrix and their biases are divided by 4; gains, and biases of sums, are not.
+        // Tensor parallelism over 4 devices splits the matrices and the biases of column-parallel products. The biases
+        // of row-parallel products (2 h) and the norms (4 h) stay whole.
         let block = (4.0 * h * h + 2.0 * h * f + 3.0 * h + f) / 4.0 + 2.0 * h + 4.0 * h;
         near("weight_space", block * 12.0 * 2.0);
         near("optimizer_space", block * 12.0 * 12.0 / 2.0);

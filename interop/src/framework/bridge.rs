@@ -306,7 +306,7 @@ impl BridgeArguments {
             }
         }
         self.apply_overlap(recipe);
-        // The layout decides the number of chunks per stage.
+        // The layout decides the number of chunks per stage, so the argument is dropped.
         if self.values.contains_key("pipeline-model-parallel-layout") {
             self.values.remove("num-virtual-stages-per-pipeline-rank");
         }

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// The largest accepted count: the longest sequence and the largest batch of `coplace plan`.
 const LARGEST_COUNT: u64 = 1 << 24;
-/// Most characters of a value in a message.
+/// Number of characters of a value that a message shows; the rest is cut off.
 const SHOWN: usize = 80;
 
 /// The error of a key of a framework's file that cannot be used.
@@ -164,7 +164,7 @@ impl FrameworkKeys {
     pub(super) fn switch(&mut self, key: &str) -> Result<bool, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(false) };
         self.decided(key)?;
-        // On a command line, an unrelated word may follow a switch.
+        // On a command line, an unrelated word may follow a switch, so only `false` turns it off.
         Ok(!values.first().is_some_and(|value| value.eq_ignore_ascii_case("false")))
     }
 

@@ -118,7 +118,7 @@ pub(super) fn recognises(settings: &BTreeMap<String, Vec<String>>) -> bool {
     known.iter().any(|key| settings.contains_key(*key))
 }
 
-/// Options, with the mesh axes whose product is the degree.
+/// Options for degrees. A degree is the product of the sizes of the option's mesh axes.
 const AXES: [(&str, &[&str]); 4] = [
     ("tensor", &["tensor", "tensor_sequence", "tensor_transpose", "autoregressive"]),
     ("context", &["context", "sequence"]),

@@ -6,7 +6,7 @@ use super::megatron_model;
 use super::megatron_stages::read_stages;
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 
-/// Arguments whose values are the values of options.
+/// Arguments, each with the option that takes its value unchanged.
 const SAME: [(&str, &str); 8] = [
     ("tensor-model-parallel-size", "tensor"),
     ("pipeline-model-parallel-size", "pipeline"),
@@ -296,7 +296,8 @@ fn read_sharding(
     };
     options.push("zero", zero);
     keys.read_all(&["outer-dp-sharding-strategy"]);
-    // FSDP turns this fusion off by itself; its time follows from the stack's file.
+    // Both kinds of FSDP turn this fusion off without the switch. Then the stack's file states how gradients
+    // accumulate.
     if keys.switch("no-gradient-accumulation-fusion")? && !torch && !megatron {
         options.push("stack-option", "kernels.separate_accumulation=true");
     }

@@ -256,7 +256,7 @@ fn read_common_sizes(keys: &mut FrameworkKeys, swiglu: bool) -> Result<CommonSiz
 }
 
 impl DescribedModel {
-    /// Refuses parts of GPT-OSS without the others.
+    /// Refuses arguments of GPT-OSS if the arguments that complete its model are missing.
     fn check_parts_of_gpt_oss(&self, keys: &FrameworkKeys) -> Result<(), FrameworkFileError> {
         if self.limited || self.sinks {
             let these = "quick-geglu, softmax-type learnable, num-experts and biases (no disable-bias-linear) are \

@@ -136,10 +136,10 @@ const NOTHING: [&str; 79] = [
     "model.use_scaled_init_method",
 ];
 
-/// Values of a key that stand for one argument or for none.
+/// Values of a key that all mean the same argument, or no argument.
 struct KnownValue {
     key: &'static str,
-    /// In lower case.
+    /// The values, in lower case.
     values: &'static [&'static str],
     argument: Option<(&'static str, &'static str)>,
 }
@@ -310,7 +310,7 @@ const MOST_DEPTH: usize = 8;
 /// `${multiply:4, ${.hidden_size}}` a product. `None` for any other reference, unless the key has no effect.
 fn resolve(values: &BTreeMap<String, Vec<String>>, key: &str, text: &str, depth: usize) -> Option<String> {
     let Some(inside) = text.strip_prefix("${").and_then(|text| text.strip_suffix('}')) else {
-        // Paths and names of logs may contain any reference.
+        // A text that only contains references, such as a path or a log's name, stays as it is.
         return Some(text.to_owned());
     };
     if depth >= MOST_DEPTH {

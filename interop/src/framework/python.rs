@@ -23,9 +23,9 @@ pub(super) type PythonFault = (usize, String);
 
 /// Deepest nesting of brackets, and longest chain of variables that refer to each other.
 const MOST_DEPTH: usize = 16;
-/// Most words of a file.
+/// Largest number of tokens of a file.
 const MOST_TOKENS: usize = 1 << 18;
-/// Most inner configurations.
+/// Largest number of inner configurations.
 const MOST_CONFIGURATIONS: usize = 1 << 10;
 /// The calls whose first argument has no keyword.
 const BY_PLACE: [&str; 2] = ["AutoBridge.from_hf_pretrained", "partial"];

@@ -43,7 +43,7 @@ fn literals_are_read_by_the_paths_of_their_fields() {
     assert_eq!(shown, expected);
 }
 
-/// Python would run these otherwise than in the order of the lines.
+/// Python would not run these lines in the order in which they stand.
 #[test]
 fn lines_that_python_would_not_run_in_order_are_refused() {
     let with = |old: &str, new: &str| read_recipe(&RECIPE.replace(old, new)).unwrap_err().1;

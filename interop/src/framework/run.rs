@@ -41,7 +41,7 @@ impl PlanOptions {
         self.0.push((option, value.to_string()));
     }
 
-    /// The value of an option that is a number; 1 if the option is missing or no number.
+    /// Returns the value of an option that is a number; 1 if the option is missing or no number.
     pub(super) fn number(&self, option: &str) -> u64 {
         let found = self.0.iter().find(|(known, _)| *known == option);
         found.and_then(|(_, value)| value.parse().ok()).unwrap_or(1)

@@ -11,7 +11,7 @@ pub(super) const UNDECIDED: &str = "$(if)";
 /// Deepest nesting of conditions, loops and groups.
 const MOST_LEVELS: usize = 64;
 
-/// Most commands of a script.
+/// Largest number of commands of a script.
 const MOST_COMMANDS: usize = 1 << 14;
 
 /// The variables and commands of a script so far.
@@ -151,7 +151,7 @@ impl Reader<'_> {
             };
             let mut branch = run.clone();
             let own = self.command(&mut branch);
-            // An exit after `||` is ignored, because no command that is read fails.
+            // An exit after `||` handles an error. It is ignored, because the script is read as a run without errors.
             branch.exited &= joined != "||" || branch.exited == run.exited;
             match runs {
                 Some(true) => (*run, status) = (branch, own),

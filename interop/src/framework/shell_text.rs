@@ -22,14 +22,14 @@ pub(super) type ShellVariables = BTreeMap<String, ShellValue>;
 pub(super) enum Token {
     /// A word as it is written, with its quotes.
     Word(String),
-    /// `NAME=(...)`, or `NAME+=(...)`, for which `append` is set.
+    /// `NAME=(...)`, with `append` as `None`; or `NAME+=(...)`, with `append` as `Some(true)`.
     Array { name: String, append: Option<bool>, words: Vec<String> },
     /// A sign that ends or joins commands; `\n` for the end of a line.
     Operator(String),
 }
 
-/// Splits `NAME=VALUE` or `NAME+=VALUE` into the name, the kind of appending (`None` for `=`), and the value; `None`
-/// for any other word.
+/// Splits `NAME=VALUE` or `NAME+=VALUE` into the name, the kind of appending (`None` for `=`, `Some(false)` for `+=`),
+/// and the value; `None` for any other word.
 pub(super) fn assignment(word: &str) -> Option<(&str, Option<bool>, &str)> {
     let (name, value) = word.split_once('=')?;
     let (name, append) = name.strip_suffix('+').map_or((name, None), |name| (name, Some(false)));
@@ -331,7 +331,7 @@ fn dollars(text: &str, variables: &ShellVariables, depth: usize, quoted: bool) -
     if quoted { out } else { vec![out.concat()] }
 }
 
-/// A word as one text, without quotes.
+/// Returns a word as one text, without quotes.
 pub(super) fn scalar(word: &str, variables: &ShellVariables) -> String {
     expand(word, variables, 0).concat()
 }

@@ -18,7 +18,7 @@ pub(super) fn chunks_of_layout(layout: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Most letters of a layout.
+/// Largest number of letters of a layout.
 const MOST_LETTERS: usize = 1 << 16;
 
 fn expand(mut text: &[char]) -> Result<(String, &[char]), String> {

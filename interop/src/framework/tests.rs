@@ -393,7 +393,8 @@ fn a_nemo_file_is_read_as_megatrons_arguments() {
     ] {
         assert_eq!(option(&run, name), [value], "{name}");
     }
-    // Its optimizer overlaps unless it is told otherwise; the vocabulary is the tokenizer's.
+    // The distributed optimizer overlaps its communication unless the file turns that off. The file leaves the size of
+    // the vocabulary to the tokenizer, so the call must name the model.
     assert!(!option(&run, "stack-option").contains(&"overlap.data_reduction=0"));
     let told = read("llama2_7b.yaml", &nemo("    overlap_grad_sync: false\n"), named).unwrap();
     assert!(option(&told, "stack-option").contains(&"overlap.data_reduction=0"));
@@ -409,10 +410,10 @@ fn a_nemo_file_is_read_as_megatrons_arguments() {
         let error = read("llama2_7b.yaml", &nemo(more), named).unwrap_err();
         assert!(error.contains(key), "{error}");
     }
-    // A name that holds Adam's is no optimizer of its kind.
+    // The name `muon_adam` contains `adam`, but is no optimizer of Adam's kind.
     let other = nemo("").replace("distributed_fused_adam", "muon_adam");
     assert!(read("llama2_7b.yaml", &other, named).unwrap_err().contains("model.optim.name = muon_adam: is not"));
-    // A name that holds Adam's is no optimizer of its kind.
+    // The name `muon_adam` contains `adam`, but is no optimizer of Adam's kind.
     let other = nemo("").replace("distributed_fused_adam", "muon_adam");
     let error = read("llama2_7b.yaml", &other, named).unwrap_err();
     assert!(error.contains("model.optim.name = muon_adam: is not modelled"), "{error}");
@@ -530,7 +531,7 @@ fn a_recipe_is_read_as_megatrons_arguments() {
         let refused = read("recipe.py", &recipe(&format!("    {line}")), plain).unwrap_err();
         assert!(refused.contains(error), "{refused}");
     }
-    // The overlaps are those of comm_overlap where it says them, and on where it does not.
+    // `comm_overlap` decides the overlaps that it states. The others are on.
     for (fields, on) in [("", true), (", overlap_grad_reduce=False", false)] {
         let line = format!("    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False{fields})");
         let read = read("recipe.py", &recipe(&line), plain).unwrap();
@@ -547,7 +548,7 @@ fn a_recipe_is_read_as_megatrons_arguments() {
     read("recipe.py", &recipe("    cfg.model.mystery_width = 3"), taken).unwrap();
 }
 
-/// A file of nanotron's with other lines.
+/// Returns a nanotron file in which the first text of `replaced` is replaced by the second.
 fn nanotron(replaced: (&str, &str)) -> String {
     let text = "general: {project: debug, run: tiny, seed: 42}\ncheckpoints: {checkpoint_interval: 10}\n\
          data_stages:\n- name: training\n  start_training_step: 1\nmodel:\n  ddp_bucket_cap_mb: 25\n  \

@@ -180,7 +180,8 @@ fn collect_calls(operators: &[TraceEvent], kernels: &[TraceEvent]) -> Vec<((Kern
         for (at, operator) in operators.iter().enumerate() {
             match &read[at] {
                 Some(shape) if !wraps[at] => add(Some(shape), &operator.name, operator.dur),
-                // Only the innermost operators do work of their own. Inside a read operator, their work is part of it.
+                // Only innermost operators do work of their own. If an operator around them is read, its time includes
+                // theirs.
                 None if !calls_any[at] && owner(at).is_none() => add(None, &operator.name, operator.dur),
                 _ => {}
             }
@@ -257,7 +258,7 @@ fn read_operator(operator: &TraceEvent) -> Option<KernelShape> {
             _ => None,
         },
         Reading::Attention { query, dropout, causal, backward } => {
-            // Measured data have only causal attention without dropout.
+            // Other attention stays unread, because measured data have only causal attention without dropout.
             let rate: f64 = concrete(dropout)?.parse().ok()?;
             if concrete(causal)? != "True" || rate != 0.0 {
                 return None;

@@ -10,7 +10,7 @@ use sim::files::FileFault;
 use sim::hardware::ChipTemplate;
 use std::collections::BTreeSet;
 
-/// A test's name, the collective's, and a factor for a number of ranks.
+/// A test: its name, the collective's name, and the ratio of bus bandwidth to algorithm bandwidth by number of ranks.
 type TestedCollective = (&'static str, &'static str, fn(f64) -> f64);
 
 /// The collectives: the test's name, the name in measured data, and the bus bandwidth over the algorithm's for `n`
@@ -92,7 +92,7 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// The cells in the order of [`COLUMNS`].
+    /// Returns the cells in the order of [`COLUMNS`].
     fn cells(&self) -> [String; 12] {
         let collective = COLLECTIVES[self.test].1;
         let (ranks, nodes, bytes) = (self.ranks, self.nodes, self.bytes);
@@ -248,14 +248,14 @@ fn check_bandwidths(
     Ok(())
 }
 
-/// The value of the last printed digit: 0.01 for `13.92`, 1 for `12345`.
+/// Returns the value of one unit of the last printed digit: 0.01 for `13.92`, 1 for `12345`.
 fn last_digit(word: &str) -> f64 {
     let (digits, power) = word.split_once(['e', 'E']).unwrap_or((word, "0"));
     let decimals = digits.split_once('.').map_or(0, |(_, after)| after.len()) as i32;
     10.0_f64.powi(power.parse::<i32>().unwrap_or(0).clamp(-30, 30) - decimals.min(30))
 }
 
-/// The version of NCCL from its code: 2.18.3 is 21803 (`NCCL_VERSION` in nccl.h, from 2.9 on).
+/// Returns the version of NCCL from its code: 2.18.3 is 21803 (`NCCL_VERSION` in nccl.h, from 2.9 on).
 fn name_library(code: u32) -> String {
     format!("NCCL {}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
 }

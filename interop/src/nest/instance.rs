@@ -79,7 +79,7 @@ pub struct NestFixedPlan {
 pub struct NestRecord {
     /// Samples per second by method (`Nest` and the baselines); `None` where no plan fits.
     pub throughput: BTreeMap<String, Option<f64>>,
-    /// Published throughput by method, relative to one of them.
+    /// Published throughput by method, relative to that of one of the methods.
     pub published: BTreeMap<String, Option<f64>>,
     /// Seconds that NEST itself took for the cell, as published.
     pub nest_wall_seconds: Option<f64>,
@@ -115,13 +115,14 @@ pub struct NestInstance {
 }
 
 impl NestInstance {
-    /// Devices of a stage at a tensor width.
+    /// Returns the number of devices of a stage at a tensor width.
     #[must_use]
     pub fn devices_of_stage(&self, tensor_width: u64) -> u64 {
         tensor_width * self.expert_parallel * self.context_parallel
     }
 
-    /// Micro-batches of a batch, counted in rounds: an expert-parallel group processes one per member at the same time.
+    /// Returns the micro-batches of a batch, counted in rounds: in a round, an expert-parallel group processes one
+    /// micro-batch per member.
     #[must_use]
     pub fn micro_batches(&self) -> u64 {
         self.global_batch / (self.micro_batch * self.expert_parallel)

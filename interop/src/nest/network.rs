@@ -60,7 +60,7 @@ impl AllReduceCost {
         total
     }
 
-    /// Seconds for `bytes`.
+    /// Returns the seconds for `bytes`.
     pub fn time_for(self, bytes: f64) -> f64 {
         self.fixed + self.per_byte * bytes
     }

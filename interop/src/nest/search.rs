@@ -221,7 +221,7 @@ impl<'a> WidthSearch<'a> {
     }
 }
 
-/// A number of copies with what follows from it.
+/// A number of data-parallel copies, with the resulting pipeline turns and cost of an all-reduce.
 struct CopyChoice {
     copies: u64,
     /// Turns of a copy's pipeline: its micro-batches, and the turns that fill the pipeline.

@@ -96,7 +96,7 @@ impl DataParallelDegrees {
         for at in range.rev() {
             let pipeline = bottleneck * (self.micro_batches[at] + fill);
             if pipeline >= least {
-                // Smaller degrees have more micro-batches.
+                // Smaller degrees have more micro-batches per copy, so none of them is faster.
                 break;
             }
             let total = pipeline + self.synchronization[at] * parameters;

@@ -193,7 +193,7 @@ fn check_stage(
     }
 }
 
-/// The cost of a plan whose stages cover the chain and state the loads and bytes of the formulas.
+/// Returns the cost of a plan whose stages cover the chain and state the loads and bytes of the formulas.
 fn cost_of_stages(instance: &PhazeInstance, chain: &Chain, plan: &PhazePlan) -> PhazeEvaluation {
     let bottleneck = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.load));
     let peak_memory_bytes = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.memory_bytes));

@@ -111,7 +111,7 @@ impl<'a> LeastMemory<'a> {
         }
     }
 
-    /// Level 0, with nothing left to place. Only the empty suffix of plane 0 needs 0 bytes.
+    /// Returns level 0, with nothing left to place. Only the empty suffix of plane 0 needs 0 bytes.
     fn empty_level(&self) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
         let mut level = LeastMemoryLevel::new(count);
@@ -121,7 +121,7 @@ impl<'a> LeastMemory<'a> {
         level
     }
 
-    /// The most narrow stages of a split; 0 at a width where narrow stages save no devices.
+    /// Returns the largest number of narrow stages in a split; 0 at a width where narrow stages save no devices.
     fn most_narrow_stages(&self) -> usize {
         let chain = self.stages.chain;
         let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();

@@ -61,7 +61,7 @@ pub enum PhazeOptimizer {
 }
 
 impl PhazeOptimizer {
-    /// Bytes a device holds per byte of parameters.
+    /// Returns the bytes that a device holds per byte of parameters.
     #[must_use]
     pub fn copies_per_parameter(self) -> f64 {
         match self {
@@ -183,25 +183,25 @@ impl PhazeInstance {
         })
     }
 
-    /// Layers of the chain.
+    /// Returns the number of layers in the chain.
     #[must_use]
     pub fn layers(&self) -> usize {
         self.chains.first().map_or(0, Chain::len)
     }
 
-    /// Devices of the cluster.
+    /// Returns the number of devices in the cluster.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.max_devices
     }
 
-    /// The tensor widths, rising.
+    /// Returns the tensor widths, rising.
     #[must_use]
     pub fn widths(&self) -> Vec<usize> {
         self.chains.iter().map(|chain| chain.width).collect()
     }
 
-    /// The same instance with one tensor width only; `None` if it has no such width.
+    /// Returns the same instance with one tensor width only; `None` if it has no such width.
     #[must_use]
     pub fn at_width(&self, width: usize) -> Option<Self> {
         let chain = self.chains.iter().find(|chain| chain.width == width)?.clone();
@@ -217,7 +217,7 @@ fn out_of_range(at: String, value: impl ToString, limit: impl Into<String>, cure
     PlacementError::OutOfRange { at, value: value.to_string(), limit: limit.into(), cure }
 }
 
-/// A number as people write it: 1e308, not a 1 with 308 zeros.
+/// Formats a number as people write it: 1e308, not a 1 with 308 zeros.
 fn write_number(value: f64) -> String {
     if value.abs() >= 1e15 { format!("{value:e}") } else { value.to_string() }
 }

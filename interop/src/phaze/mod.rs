@@ -66,7 +66,7 @@ pub struct PhazePlan {
 }
 
 impl PhazePlan {
-    /// Devices the whole plan uses: the devices of one pipeline times the copies.
+    /// Returns the number of devices that the whole plan uses: the devices of one pipeline times the copies.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.data_parallel * self.stages.iter().map(|stage| stage.devices).sum::<usize>()
@@ -93,7 +93,7 @@ impl PhazeSolution {
         self.plan.is_some()
     }
 
-    /// The reason why no plan fits; `None` if a plan fits.
+    /// Returns the reason why no plan fits; `None` if a plan fits.
     #[must_use]
     pub fn infeasible_reason(&self) -> Option<&str> {
         match &self.status {

@@ -93,7 +93,7 @@ impl<'a> ChainStages<'a> {
         self.sums.forward[end] - self.sums.forward[first]
     }
 
-    /// Bytes of the stage that do not depend on its place.
+    /// Returns the bytes of the stage that do not depend on its place.
     pub fn fixed_bytes(&self, first: usize, end: usize) -> f64 {
         self.sums.fixed[end] - self.sums.fixed[first]
     }

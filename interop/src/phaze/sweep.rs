@@ -54,7 +54,7 @@ pub(super) struct LineWidth<'a> {
     wide: usize,
     max_devices: usize,
     recompute: bool,
-    /// The most narrow stages of a plan; 0 at a width where narrow stages save no devices.
+    /// Largest number of narrow stages in a plan; 0 at a width where narrow stages save no devices.
     planes: usize,
     /// Work of the tensor-parallel layers, which must be in wide stages; 0 if narrow stages save no devices.
     parallel_work: f64,

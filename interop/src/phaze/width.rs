@@ -13,7 +13,7 @@ pub(super) struct WidthSearch<'a> {
     index: usize,
     /// End of the longest narrow stage that begins at each position (the position itself if there is none).
     narrow_end: Vec<usize>,
-    /// The most narrow stages of a plan; 0 at a width where narrow stages save no devices.
+    /// Largest number of narrow stages in a plan; 0 at a width where narrow stages save no devices.
     planes: usize,
     /// Devices of a narrow and of a wide stage.
     narrow: usize,

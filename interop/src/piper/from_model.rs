@@ -245,7 +245,7 @@ mod tests {
             let sum =
                 |of: fn(&PiperChoice) -> f64| instance.nodes.iter().map(|node| of(&node.choices[&1][0])).sum::<f64>();
             assert!((sum(|c| c.time_per_sample) / whole - 1.0).abs() < 1e-12);
-            // bf16 gradients of all parameters; the head's matrix is the embedding's.
+            // Every parameter has a gradient of two bytes. The matrix that embedding and head share counts once.
             assert!((sum(|c| c.parameter_bytes) / (2.0 * job.model.parameters() as f64) - 1.0).abs() < 1e-3);
             let layer = &instance.nodes[1].choices[&1];
             assert!(

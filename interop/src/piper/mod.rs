@@ -125,7 +125,7 @@ pub struct PiperPlan {
 }
 
 impl PiperPlan {
-    /// Devices that the plan uses.
+    /// Returns the number of devices that the plan uses.
     #[must_use]
     pub fn device_count(&self) -> u64 {
         self.stages.iter().map(|s| u64::from(s.data_parallel) * u64::from(s.tensor_parallel)).sum()
@@ -162,7 +162,8 @@ pub struct PiperSolution {
 ///     {"id": 1, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.010, "parameterSize": 1e9, "memoryUsageA": 1e6,
 ///         "memoryUsageB": 3e9, "syncTimeFw": {"0": 0.0}, "syncTimeBw": {}}]}}]}"#;
 /// let solution = piper::place_graph(&piper::PiperInstance::from_json_str(text, "two.json")?)?;
-/// // Two stages: 10 ms, and 2 MB over 1 GB/s for the edge between them; two copies would exchange 4 GB of gradients per 8 samples.
+/// // Two stages: 10 ms, and 2 MB over 1 GB/s for the edge between them. Two copies would exchange 4 GB of gradients
+/// // per 8 samples.
 /// assert!((solution.time_per_sample.unwrap_or(0.0) - 0.012).abs() < 1e-9);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -238,7 +238,7 @@ fn check_syncs(r: &mut JsonReader, instance: &PiperInstance, pairs: &BTreeSet<(i
     }
 }
 
-/// The layers of a cycle of edges, if there is one.
+/// Returns the layers of a cycle of edges; `None` if there is no cycle.
 fn find_cycle(instance: &PiperInstance) -> Option<Vec<i64>> {
     let mut waiting: BTreeMap<i64, usize> = instance.nodes.iter().map(|node| (node.id, 0)).collect();
     for edge in &instance.edges {

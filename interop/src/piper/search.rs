@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 /// optimal.
 const CLOSED: f64 = 5e-10;
 
-/// Most times that the first time is raised by half before every time is allowed.
+/// Number of limits on the time that are tried for a first plan, each half as long again as the one before. Then the
+/// limit is dropped.
 const TRIES: usize = 12;
 
 /// The answer of the search.

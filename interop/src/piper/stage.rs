@@ -27,7 +27,7 @@ pub(super) struct StageContext {
 }
 
 impl StageContext {
-    /// Seconds per micro-batch that an option adds to the stage.
+    /// Returns the seconds per micro-batch that an option adds to the stage.
     fn seconds_of_option(&self, way: &ClassOption) -> f64 {
         let d = self.copies;
         (way.time + way.border / self.bandwidth) / d
@@ -135,7 +135,7 @@ fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, li
         let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
         class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
     };
-    // The quickest options are within the time. Usually they fit the memory, or nothing does.
+    // The quickest options meet the time limit. Usually they also fit the memory, or no options fit.
     if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
         return true;
     }

@@ -40,7 +40,7 @@ fn random(seed: u64) -> PiperInstance {
             }
         }
     }
-    // The search gathers equal layers into classes.
+    // About half of the graphs have equal layers, because the search gathers equal layers into classes.
     let alike = r.below(2) == 0;
     let mut first: Option<BTreeMap<u32, Vec<PiperChoice>>> = None;
     let nodes = (0..layers)
@@ -71,7 +71,7 @@ fn random(seed: u64) -> PiperInstance {
 }
 
 fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<PiperChoice>> {
-    // Exhaustive search over four layers at two degrees would take minutes.
+    // Graphs of four layers have one degree, because an exhaustive search over two degrees would take minutes.
     let degrees: &[u32] = [&[1][..], &[1, 2], &[2]][if layers > 3 { 0 } else { r.below(3) as usize }];
     let mut choice = |t: u32, l: u64| PiperChoice {
         id: format!("way {l}"),
@@ -208,11 +208,11 @@ fn piper_s_terms_are_those_of_its_formulas() {
     assert!(evaluation.faults.is_empty(), "{:?}", evaluation.faults);
     let near = |got: f64, expected: f64| assert!((got / expected - 1.0).abs() < 1e-12, "{got} {expected}");
     let [first, second] = evaluation.stages[..] else { panic!("{evaluation:?}") };
-    // Two copies: half the samples each. The edge of 1 MB is crossed forward and backward.
+    // The stage has two copies, each with half of the samples. The edge of 1 MB is crossed forward and backward.
     near(first.computing, (0.010 + 0.020) / 2.0);
     near(first.edges, 2.0 * 1e6 / 2.0 / 10e9);
     near(first.gradients, 4.0 * 0.5 * (2e8 + 4e8) / 16.0 / 10e9);
-    // 2 + 1 copies in and after this stage, over its own 2: two micro-batches in flight.
+    // This stage has 2 copies and the stage after it has 1, so ceil(3 / 2) = 2 micro-batches are in flight.
     near(first.memory, 2.0 * (1e8 + 2e8) + 4e8 + 8e8);
     near(second.computing, 0.014 + 0.008);
     near(second.edges, 2.0 * (1e6 + 1e6) / 10e9);

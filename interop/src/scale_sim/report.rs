@@ -56,7 +56,8 @@ impl LayerReport {
     }
 }
 
-/// The text of `COMPUTE_REPORT.csv`: a line per layer, numbered from zero, with SCALE-Sim's spaces and trailing commas.
+/// Returns the text of `COMPUTE_REPORT.csv`: a line per layer, numbered from zero, with SCALE-Sim's spaces and trailing
+/// commas.
 #[must_use]
 pub fn write_compute_report(layers: &[LayerReport]) -> String {
     let mut text = format!("{REPORT_HEADER}\n");

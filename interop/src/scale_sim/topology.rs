@@ -19,11 +19,11 @@ pub struct TopologyLayer {
     pub k: u64,
 }
 
-/// Most multiplications of a layer: counts up to 2^53 are exact in every tool that reads them.
+/// Largest number of multiplications of a layer: counts up to 2^53 are exact in every tool that reads them.
 const MOST_WORK: u128 = 1 << 53;
 /// Largest accepted dimension.
 const LARGEST: u64 = 1 << 32;
-/// Most channels of a depth-wise convolution; each channel becomes a layer.
+/// Largest number of channels of a depth-wise convolution; each channel becomes a layer.
 const MOST_CHANNELS: u64 = 1 << 16;
 
 /// Reads a topology; `file` names it in errors. Columns are found by the names in the first line, which also give the
@@ -53,7 +53,7 @@ pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Resu
             let (_, value) = unknown.iter().find(|(other, _)| *other == at)?;
             Some(columns.fault_of_unknown(name, value))
         };
-        // Such a column changes the meaning of every row.
+        // A column with an unknown name may change the meaning of every row, so its fault comes first.
         faults.splice(0..0, names.filter_map(fault));
         if layers.is_empty() && faults.is_empty() {
             let (limit, cure) = ("a topology has at least one", "add a line per layer below the header");

@@ -24,8 +24,8 @@ const CARRIED: &str = include_str!("../../reference/residuals_alone.csv");
 /// Fewest errors that give the 5 % and 95 % quantiles of one more error. With 19 errors, these are the smallest and the
 /// largest.
 const LEAST: usize = 19;
-/// Number of rows whose errors make an interval: those with the nearest times. It is small, so that kernels that fill
-/// the chip do not judge launches.
+/// Number of rows whose errors make an interval: those with the nearest times. It is small, so that errors of kernels
+/// that fill the chip do not enter the intervals of kernels that mostly launch.
 const NEIGHBOURS: usize = 40;
 
 /// The kinds of work that run alone.
@@ -132,7 +132,7 @@ impl From<Vec<AloneRow>> for AloneResiduals {
 }
 
 impl AloneResiduals {
-    /// The carried table.
+    /// Returns the carried table.
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<AloneResiduals> = OnceLock::new();
@@ -304,10 +304,10 @@ mod tests {
             found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Four of eleven sets have more coverage than stated: their errors are smaller than those of others on the same
-        // chips.
+        // Intervals cover more than 95.5 % in at most four of eleven sets, whose errors are smaller than those of other
+        // sets on the same chips.
         assert!(large.len() >= 11 && large.iter().filter(|c| c.covered > 0.955).count() <= 4, "{large:?}");
-        // The widest are those of MI300X, of which products of 8 bits alone are measured: 1.02.
+        // The widest intervals (1.02) are those of MI300X, for which only 8-bit products were measured.
         assert!(large.iter().all(|c| c.width < 1.05), "{large:?}");
     }
 
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_one_more() {
-        // Ranks 2 and 38 of 40.
+        // With one more error, there are 40. The ends of the interval are the errors of ranks 2 and 38.
         let errors = |weight: f64| (1..=39).map(|e| (f64::from(e - 20), weight)).collect::<Vec<_>>();
         for weight in [1.0, 0.37] {
             let PredictionInterval { low, high } = interval_of_errors(errors(weight));

@@ -39,7 +39,7 @@ pub struct PredictionFacts {
 }
 
 impl PredictionFacts {
-    /// The facts of a plan of a model on a cluster.
+    /// Returns the facts of a plan of a model on a cluster.
     #[must_use]
     pub fn of_plan(
         chip: &Accelerator,
@@ -53,7 +53,7 @@ impl PredictionFacts {
         Self { mechanisms, ..Self::of_cluster(chip, fabric, stack, chips) }
     }
 
-    /// The facts of a cluster of `chips` chips, without the mechanisms of a plan.
+    /// Returns the facts of a cluster of `chips` chips, without the mechanisms of a plan.
     #[must_use]
     pub fn of_cluster(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, chips: u32) -> Self {
         Self {
@@ -85,9 +85,9 @@ fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
     fabric.tiers.iter().map(|t| tier(&t.topology)).collect::<Vec<_>>().join("/")
 }
 
-/// The kind of a stack: `scheduled`, `ideal`, or `stream` with its launch costs on the host. Built-in stacks with equal
-/// launch costs were derived from each other; the others were measured separately. A stack that a user calibrated has
-/// the kind of its base stack.
+/// Returns the kind of a stack: `scheduled`, `ideal`, or `stream` with its launch costs on the host. Built-in stacks
+/// with equal launch costs were derived from each other; the others were measured separately. A stack that a user
+/// calibrated has the kind of its base stack.
 fn stack_kind(stack: &SoftwareStack) -> String {
     if let Some(base) = stack.calibrated_from.as_deref().and_then(|from| SoftwareStack::load(from).ok()) {
         return stack_kind(&base);

@@ -104,7 +104,8 @@ impl ResidualTable {
         let own = self.carried_error_under(scheme, quantity, facts, &known);
         let nearest =
             nearest.iter().map(|facts| self.carried_error_under(HoldOutScheme::Model, quantity, facts, &known));
-        // Own runs on the prediction's cluster say as much about it as about the nearest cluster with carried runs.
+        // Own runs on the prediction's cluster update every distribution: they say as much about it as about the
+        // nearest measured cases.
         let own_errors = CloserErrors::of_own_runs(quantity, facts);
         std::iter::once(own).chain(nearest).map(|next| CloserErrors::update_error(own_errors.as_ref(), next)).collect()
     }
@@ -125,7 +126,8 @@ impl ResidualTable {
         next?.iter().map(|error| error.quantile(probability).exp()).reduce(f64::max)
     }
 
-    /// Returns the same facts on the nearest clusters on which this software, or related software, was measured.
+    /// Returns `facts` with the chip and the fabric of the nearest clusters on which this software, or related
+    /// software, was measured.
     fn facts_on_measured_chips(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let mut found: BTreeMap<(&str, &str), (f64, PredictionFacts)> = BTreeMap::new();
         for row in self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
@@ -139,7 +141,7 @@ impl ResidualTable {
         found.into_values().filter(|(apart, _)| *apart <= least).map(|(_, facts)| facts).collect()
     }
 
-    /// Returns the same facts on the largest number of chips on which this software, or related software, was measured.
+    /// Returns `facts` with the largest number of chips on which this software, or related software, was measured.
     fn facts_on_measured_numbers(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let like = self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
         like.map(|row| row.facts.chips)

@@ -195,7 +195,7 @@ impl PartialOrd for Mechanism {
     }
 }
 
-/// The mechanisms of a model's plan under a stack, beyond those of every plan.
+/// Returns the mechanisms of a model's plan under a stack, beyond those of every plan.
 #[must_use]
 pub fn mechanisms_of_plan(
     model: &Model,
@@ -249,7 +249,7 @@ fn mechanisms_of_formats(plan: &TrainingPlan) -> impl Iterator<Item = Mechanism>
         .flatten()
 }
 
-/// The mechanisms of a policy.
+/// Returns the mechanisms of a policy.
 pub fn mechanisms_of_policy(policy: &ActivationPolicy) -> impl Iterator<Item = Mechanism> + use<> {
     let kept = match policy {
         ActivationPolicy::None => Mechanism::KeepAll,

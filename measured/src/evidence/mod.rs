@@ -88,7 +88,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// The worst grade of the grounds.
+    /// Returns the worst grade of the grounds.
     #[must_use]
     pub fn worst_grade(&self) -> Grade {
         self.grounds.iter().map(|ground| ground.grade).max().unwrap_or(Grade::NeverMeasured)
@@ -96,7 +96,7 @@ impl Evidence {
 }
 
 impl ResidualTable {
-    /// The evidence of a prediction with these `facts`.
+    /// Returns the evidence of a prediction with these `facts`.
     #[must_use]
     pub fn evidence_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Evidence {
         Evidence { grounds: self.grounds_of(quantity, facts), interval: self.interval_from(quantity, facts, |_| true) }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use workloads::ZeroStage;
 
-    /// The facts of a carried row of a stack.
+    /// Returns the facts of a carried row of a stack whose grounds were all measured.
     fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
         let rows = ResidualTable::read_carried();
         let of_stack = |row: &&table::ResidualRow| row.facts.stack.name == stack;
@@ -149,7 +149,7 @@ mod tests {
         let telepathy = Mechanism::Technique("telepathy".to_owned());
         assert_eq!(grade(&|f| f.mechanisms = [telepathy.clone()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
-        // Both were measured, but never the one on the other.
+        // The chip and the stack were both measured, but never this stack on this chip.
         let apart = PredictionFacts { stack: facts(PredictedQuantity::StepTime, "maxtext").stack, ..known.clone() };
         let grounds = table.grounds_of(PredictedQuantity::StepTime, &apart);
         let grade_of = |what: &str| grounds.iter().find(|ground| ground.what == what).unwrap().grade;
@@ -266,14 +266,14 @@ mod tests {
             found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Intervals are useful only if they cover neither all rows nor everything. Forty-six runs of a few models, as
-        // BigScience's, cannot tell 96 from 100 %.
+        // Useful intervals are narrow, and some rows lie outside them. BigScience's forty-six runs of a few models are
+        // too few to tell a coverage of 96 % from 100 %.
         assert!(large.iter().all(|c| c.width < 1.4), "{large:?}");
         assert!(large.iter().filter(|c| c.rows >= 100).all(|c| c.covered < 0.96), "{large:?}");
     }
 
-    /// Two runs of one job make 12 of the 28 misses among pairs of chips with models held out: `validate --intervals`
-    /// prints all kinds.
+    /// Pairs of chips with models held out may have a coverage of only 80 %: two runs of one job make 12 of their 28
+    /// misses. `validate --intervals` prints the coverage of every kind of pairs.
     #[test]
     fn nine_of_ten_held_out_ratios_lie_within_and_called_ones_are_right() {
         let found = coverage_of_ratios(ResidualTable::read_carried());

@@ -11,10 +11,10 @@ pub const CONFIDENCE: f64 = 0.9;
 /// The correlation of errors of rows that were held out together. Without it, the intervals of three of nine data sets
 /// cover less than 85 % (`coplace validate --intervals`); with it, all cover 85 to 96 %.
 const ALIKE: f64 = 0.22;
-/// The fraction of the weight at either end whose errors are replaced: half of the part outside 90 %. Runs that took up
-/// to fifty times as long as similar ones made nanotron's intervals 1.4 times as wide. For software that was never
-/// measured, every error counts: with replaced ends, the intervals of vtrain_single cover 63 % with stacks held out,
-/// and 75 % without.
+/// Fraction of the weight at either end whose errors are replaced: half of the 5 % outside a 90 % interval at that end.
+/// Without replacement, runs that took up to fifty times as long as similar ones make nanotron's intervals 1.4 times as
+/// wide. For software that was never measured (stacks held out), every error counts: the intervals of vtrain_single
+/// then cover 75 %, and only 63 % with replaced ends.
 const TAIL: f64 = (1.0 - CONFIDENCE) / 4.0;
 /// Smallest number of degrees of freedom. Below it, Student's distribution has neither mean nor spread.
 pub(super) const LEAST_FREEDOM: f64 = 1.5;
@@ -32,7 +32,7 @@ impl NextError {
         self.mean + self.deviation * student_quantile(probability, self.freedom)
     }
 
-    /// The probability that the next error is at most `error`.
+    /// Returns the probability that the next error is at most `error`.
     pub(super) fn probability_below(&self, error: f64) -> f64 {
         let apart = error - self.mean;
         if self.deviation <= 0.0 {
@@ -53,10 +53,10 @@ impl NextError {
     }
 }
 
-/// Weight of the errors that are known in general, in runs, when errors of closer cases update them. With it, intervals
-/// after 1, 2, 6 and 12 runs cover 86, 89, 89 and 91 % of the other runs of nine carried data sets; with 1, fewer (79,
-/// 80, 87 and 90 % in a first experiment). The spreads of the data sets, of which one is 1.8 times another in the mean,
-/// give 2.7 (Smyth, 2004).
+/// Weight, in runs, of the general errors when errors of closer cases update them. With it, intervals after 1, 2, 6 and
+/// 12 runs cover 86, 89, 89 and 91 % of the other runs of nine carried data sets. With a weight of 1, they cover fewer:
+/// 79, 80, 87 and 90 % in a first experiment. On average, the spread of one data set is 1.8 times that of another,
+/// which gives 2.7 (Smyth, 2004).
 const PRIOR_RUNS: f64 = 3.0;
 
 /// The errors of cases closer to a prediction than those in general: own runs of a step, measured pairs of a ratio.
@@ -91,8 +91,8 @@ impl CloserErrors {
     }
 }
 
-/// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight gets the value of
-/// the next error (winsorised; Tukey and McLaughlin, 1963).
+/// Mean and standard deviation of weighted errors. At either end, the errors of the fraction `tail` of the weight take
+/// the value of the nearest error outside that fraction (winsorised; Tukey and McLaughlin, 1963).
 pub(super) struct ErrorSpread {
     pub(super) mean: f64,
     pub(super) deviation: f64,
@@ -122,12 +122,12 @@ fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f6
     })
 }
 
-/// The fraction of the weight that is replaced at either end.
+/// Returns the fraction of the weight whose errors are replaced at either end.
 pub(super) fn tail_fraction(scheme: HoldOutScheme) -> f64 {
     if scheme == HoldOutScheme::Stack { 0.0 } else { TAIL }
 }
 
-/// The quantile of Student's distribution.
+/// Returns the quantile of Student's distribution.
 pub(super) fn student_quantile(at: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |students| students.inverse_cdf(at))
 }

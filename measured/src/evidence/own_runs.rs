@@ -38,7 +38,7 @@ impl CloserErrors {
     }
 }
 
-/// Returns the runs that the stack was fitted to as rows. Runs of one model are held out together, and runs on one
+/// Returns the runs that the stack was fitted to, as rows. Runs of one model are held out together. So are runs on one
 /// number of chips.
 pub(super) fn own_rows(quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<ResidualRow> {
     let of_quantity = facts.own_runs.iter().filter(|run| run.quantity == quantity.column());
@@ -102,8 +102,8 @@ mod tests {
         }
     }
 
-    /// The facts of a measured job under a stack that a user fitted to runs of the same plan with these errors, each of
-    /// a model of its own.
+    /// Returns the facts of a measured job under a stack that a user fitted to runs of the same plan with these errors,
+    /// each of a model of its own.
     fn with_runs(errors: &[f64]) -> PredictionFacts {
         let table = ResidualTable::read_carried();
         let row = table.rows_of(STEP).find(|row| row.facts.stack.name == "megatron" && row.facts.chips == 64).unwrap();
@@ -184,7 +184,7 @@ mod tests {
                     draws.shuffle_front(rows, runs + 1);
                     let errors: Vec<f64> =
                         rows[..=runs].iter().map(|row| row.error_under(HoldOutScheme::Model)).collect();
-                    // A fit to five runs or more takes out their mean, and a prior holds it back.
+                    // A fit to four or more runs removes their mean error, shrunk by a prior worth one run.
                     let fitted = |sum: f64, runs: usize| if runs < 4 { 0.0 } else { sum / (runs + 1) as f64 };
                     let sum: f64 = errors[..runs].iter().sum();
                     let own = errors[..runs].iter().map(|error| (1.0, error - fitted(sum - error, runs - 1)));
@@ -216,7 +216,8 @@ mod tests {
         unlike(&|facts| facts.chips *= 2);
         let peak = |facts| ResidualTable::read_carried().interval_of(PredictedQuantity::Peak, facts);
         assert_eq!(peak(&near), peak(&none));
-        // A mechanism that no run has counts for something, as does a likeness in part.
+        // A mechanism that no run has widens the interval, but runs that resemble the prediction in part still narrow
+        // it.
         let further = |mechanism: &str| {
             let mut facts = near.clone();
             facts.mechanisms.insert(Mechanism::Technique(mechanism.into()));
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(grade(&with_runs(&[0.01; 3]), "execution").0, Grade::Measured);
     }
 
-    /// Two plans under the stack: their ratio is known at least as well as two steps with independent errors.
+    /// Own runs narrow the interval of the ratio of two plans under the stack, and the lead of one design over another.
     #[test]
     fn ratios_and_leads_narrow_with_the_steps() {
         let table = ResidualTable::read_carried();

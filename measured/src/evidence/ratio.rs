@@ -36,7 +36,7 @@ impl fmt::Display for PairKind {
 }
 
 impl PairKind {
-    /// The kind of a pair of predictions.
+    /// Returns the kind of a pair of predictions.
     #[must_use]
     pub fn of_facts(a: &PredictionFacts, b: &PredictionFacts) -> Self {
         if a.stack.name != b.stack.name {
@@ -95,7 +95,8 @@ impl PairedRuns<'_> {
         let [one, other] = [spread(&self.sides[0])?, spread(&self.sides[1])?];
         let square = one.deviation.powi(2) + other.deviation.powi(2) + (one.mean - other.mean).powi(2);
         let count = self.sides[0].len() as f64;
-        // A run does not pair with itself.
+        // On one cluster, both sides have the same runs, so the mean includes the pairs of a run with itself. The
+        // factor removes these pairs, whose errors do not differ.
         Some(if self.kind == PairKind::Plans { square * count / (count - 1.0) } else { square })
     }
 
@@ -129,7 +130,7 @@ impl PairedRuns<'_> {
 /// The evidence of a job's runs on two clusters about the ratio of two predictions.
 struct NearPair<'t> {
     distance: f64,
-    /// The stacks of both sides, and the fold of their models.
+    /// The stacks of both sides, and the fold with which their models are held out. Pairs of one family are correlated.
     family: ([&'t str; 2], usize),
     /// Weight of the evidence if all distances are equal.
     worth: f64,
@@ -138,8 +139,8 @@ struct NearPair<'t> {
 
 impl CloserErrors {
     /// Returns the errors of measured pairs; `None` without pairs. They count as fewer, the less the nearest pair
-    /// resembles the prediction. Pairs of the same software with models of one fold are correlated. For software that was
-    /// never measured, each pair of other stacks is one guess.
+    /// resembles the prediction. Pairs of the same software with models of one fold are correlated. For software that
+    /// was never measured, each pair of other stacks is one guess.
     fn from_pairs(scheme: HoldOutScheme, near: &[NearPair<'_>]) -> Option<Self> {
         let nearest = near.first()?.distance;
         let mut of_stacks: BTreeMap<[&str; 2], (f64, f64)> = BTreeMap::new();

@@ -85,7 +85,7 @@ pub struct ResidualTable {
 }
 
 impl ResidualTable {
-    /// The carried table.
+    /// Returns the carried table.
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<ResidualTable> = OnceLock::new();

@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct ChipMeasurements {
     /// Valid rows of the chip with a kernel that the model knows, grouped as in scores.
     pub rows: Vec<Measurement>,
-    /// Rows of other chips.
+    /// Number of rows of other chips.
     pub other_chips: usize,
     /// Faulty rows of the chip, and rows that cannot be read at all.
     pub row_errors: Vec<RowError>,

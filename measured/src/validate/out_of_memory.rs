@@ -13,13 +13,13 @@ pub(super) const FITS: &str = "fits";
 pub struct OutOfMemoryScore {
     /// The group.
     pub group: String,
-    /// Rows that ran out of memory.
+    /// Number of rows that ran out of memory.
     pub failed: usize,
-    /// Rows that ran out of memory and were predicted not to fit.
+    /// Number of rows that ran out of memory and were predicted not to fit.
     pub caught: usize,
-    /// Rows that ran, false alarms included.
+    /// Number of rows that ran, false alarms included.
     pub ran: usize,
-    /// Rows that ran and were predicted not to fit.
+    /// Number of rows that ran and were predicted not to fit.
     pub false_alarms: usize,
     /// Caught rows divided by all rows predicted not to fit.
     pub precision: Option<f64>,

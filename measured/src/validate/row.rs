@@ -81,13 +81,13 @@ impl<'a> MeasuredRow<'a> {
         self.cells
     }
 
-    /// Line in the file; the header is line 1.
+    /// Returns the line in the file; the header is line 1.
     #[must_use]
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The id of the row; empty if it has none.
+    /// Returns the id of the row; empty if it has none.
     #[must_use]
     pub fn id(&self) -> String {
         self.cell("id").unwrap_or_default().to_owned()

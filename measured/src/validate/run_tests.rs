@@ -38,7 +38,7 @@ fn training_rows_that_break_a_rule_are_named() {
         ]
     );
     assert!(report.unpredicted.len() == 1 && report.unpredicted[0].id == "policy", "{:?}", report.unpredicted);
-    // By data set and chip, and within them by model size: here 0.3 billion parameters.
+    // Groups are by data set and chip, and within them by model size. This model has 0.3 billion parameters.
     let groups: Vec<(&str, usize, usize)> =
         report.groups.iter().filter(|g| g.n > 0).map(|g| (g.group.as_str(), g.n, g.unpredicted)).collect();
     assert_eq!(groups, [("d a100_80gb_sxm", 1, 1), ("d a100_80gb_sxm <1B", 1, 1)]);
@@ -87,7 +87,8 @@ fn the_width_of_an_expert_s_split_is_read() {
     assert_eq!(check(&format!("{header}{dense}")).predictions.len(), 1);
 }
 
-/// A run by its layers, hidden, ffn_hidden, heads, head_dim, vocab, seq, tp, pp, dp, micro_batch and global_batch.
+/// Returns the row of a run with these numbers: layers, hidden, ffn_hidden, heads, head_dim, vocab, seq, tp, pp, dp,
+/// micro_batch and global_batch.
 fn sized(id: &str, d: [u64; 12]) -> String {
     let [layers, hidden, ffn, heads, dim, vocab, seq, tp, pp, dp, micro, batch] = d;
     format!(
@@ -227,7 +228,7 @@ fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
 const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
 inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s,framework\n";
 
-/// A small run on A100s: two tensor-parallel chips, otherwise replicas.
+/// Returns the row of a small run on A100s, with tensor parallelism over two chips and data parallelism over the pairs.
 fn on(id: &str, chips: u32, network: &str) -> String {
     format!(
         "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1,megatron_lm\n",
@@ -432,8 +433,8 @@ fn the_allocators_peak_is_predicted_beside_that_of_live_tensors() {
     assert_eq!(of("one", "peak_reserved_gib"), None);
 }
 
-/// More stages than layers with the embedding and the head alone are no typing error. The row says what is not
-/// modelled.
+/// The plan has 32 stages for 16 layers. At most 18 stages are modelled: one per layer, and one each for the embedding
+/// and the head alone. The row's error says this, and does not call the number a typing error.
 #[test]
 fn more_stages_than_layers_are_said_to_be_so() {
     let mut dimensions = USUAL;
@@ -444,7 +445,8 @@ fn more_stages_than_layers_are_said_to_be_so() {
     assert!(told.contains("a stated layer split leaves inner stages without layers); use pp = 18"), "{told}");
 }
 
-/// Two small runs on H100s that say nothing about their software, or what is given.
+/// Returns a file with one small run on eight chips. `columns` has its framework, stack and stack options; an empty
+/// text states nothing.
 fn software(chip: &str, zero: u32, dataset: &str, columns: [&str; 3]) -> String {
     const HEADER: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,\
                           fabric,tp,pp,dp,zero_stage,micro_batch,global_batch,recompute,iteration_s,peak_gib,\
@@ -476,7 +478,7 @@ fn a_row_s_columns_choose_its_stack_and_neither_its_data_set_s_name_nor_its_pros
     let options = "overlap.tensor=0.5 memory.gathered_layers=3";
     let with = named("h100_80gb_sxm", 3, ["", "torchtitan", options]);
     assert_eq!(with, "torchtitan with overlap.tensor=0.5 with memory.gathered_layers=3");
-    // The same row under two names of its data set is the same.
+    // The name of the data set does not change the prediction.
     let columns = ["torchtitan", "torchtitan_eager", ""];
     let of = |dataset| stack_of(&software("h100_80gb_sxm", 3, dataset, columns));
     assert_eq!(of("torchtitan"), of("mine"));

@@ -26,10 +26,10 @@ pub struct GroupScore {
     pub quantity: &'static str,
     /// Number of rows with a measured and a predicted value.
     pub n: usize,
-    /// Rows of the group that could not be predicted.
+    /// Number of rows of the group that could not be predicted.
     pub unpredicted: usize,
-    /// Rows whose prediction equals the measured value. The tolerance is 1e-4 for percentages, which are printed with
-    /// few digits, and 1e-9 relative otherwise.
+    /// Number of rows whose prediction equals the measured value. The tolerance is 1e-4 for percentages, which are
+    /// printed with few digits, and 1e-9 relative otherwise.
     pub exact: usize,
     /// Mean absolute error in percent, over rows with a non-zero measured value; `None` without such rows.
     pub mape_pct: Option<f64>,

@@ -49,7 +49,7 @@ fn value(report: &FileReport, id: &str, quantity: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{id}: {:?} {:?}", report.unpredicted, report.row_errors)).predicted
 }
 
-/// A row with prompts and decoding together.
+/// Returns a row with prompts and decoding in one pool.
 fn together(id: &str, model: &str, chip: &str, format: &str, plan: [u32; 4], concurrency: &str) -> String {
     let [tensor, attention, moe_tensor, expert] = plan;
     let load = format!("together,1024,512,{concurrency},{concurrency}");
@@ -57,7 +57,7 @@ fn together(id: &str, model: &str, chip: &str, format: &str, plan: [u32; 4], con
     format!("{id},d,{model},{chip},trtllm,{format},{format},{load},{plan},,,,,,,,,,,50,9\n")
 }
 
-/// A row with pools apart: workers and tensor-parallel degree of each.
+/// Returns a row with separate pools. Each pool has (workers, tensor-parallel degree).
 fn apart(id: &str, prefill: [u32; 2], decode: [u32; 2], concurrency: u32) -> String {
     let run = format!("{id},d,Qwen/Qwen3-32B,h100_80gb_sxm,vllm,fp8,fp8,apart,4096,512,{concurrency},,,,,,");
     let pool = |[workers, tensor]: [u32; 2]| format!("{workers},{tensor},,");
@@ -80,7 +80,7 @@ fn pools_apart_are_predicted_from_their_own_workers() {
     // More workers for decoding leave each fewer sequences, and requests come back sooner.
     assert!(between("decode") < between("one") && first("decode") >= first("one"));
     assert!(first("busy") > 3.0 * first("one") && between("busy") >= between("one"));
-    // In the queue of a full pool, the pool's rate and the cycle agree (Little).
+    // Little's law: 256 requests in flight, divided by the time of one request, give a plausible rate.
     let cycle = (first("busy") + 511.0 * between("busy")) * 1e-3;
     let rate = 256.0 / cycle;
     assert!((1.0..30.0).contains(&rate), "{rate}");

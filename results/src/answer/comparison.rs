@@ -89,7 +89,7 @@ pub struct ComparisonEntry {
     /// Price of the system around a device, in USD; `null` if the fabric's parts are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_usd: Option<f64>,
-    /// The parts of that price.
+    /// The parts of `system_usd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_parts: Option<SystemPrice>,
     /// Throughput in sequences per second over the whole cluster; `null` if no plan fits.
@@ -306,7 +306,7 @@ impl ComparisonEntry {
         Self { fabric: Some(fabric.name.clone()), port_gb_per_s, system_usd, system_parts, ..self }
     }
 
-    /// Scales throughput and MFU to `wanted` of the `done` sequences of a step.
+    /// Scales throughput and MFU by `wanted / done`: only `wanted` of the `done` sequences of a step count.
     #[must_use]
     pub fn counting_sequences(mut self, wanted: u64, done: u64) -> Self {
         let share = wanted as f64 / done.max(1) as f64;
@@ -332,8 +332,8 @@ impl ComparisonEntry {
         Self { objective_value, note, ..self }
     }
 
-    /// Holds a step's energy at what the makers' limits of all devices let it take, and says so. Modelled energies of
-    /// built chips may be above these limits, which would flatter the found chip.
+    /// Caps the energy of a step at `watts`, the makers' power limit of all devices, times the step time, and adds a
+    /// note. Modelled energies of built chips may be above this cap, which would flatter the found chip.
     #[must_use]
     pub fn within_makers_limit(mut self, watts: f64) -> Self {
         let Some((step, energy)) = self.step_time_s.zip(self.energy_per_step_j) else { return self };
@@ -524,15 +524,16 @@ impl Comparison {
         text
     }
 
-    /// Returns the entries whose distance from the first is less than the model error, whichever of the two is better.
-    /// Errors under the same stack are correlated; errors under different stacks are independent.
+    /// Returns the entries that are too close to call ([`Self::is_too_close`]), whether they are better or worse than
+    /// the first.
     fn too_close_to_call(&self) -> Vec<&str> {
         let is_close = |other: &&ComparisonEntry| self.is_too_close(other).unwrap_or(false);
         self.entries.iter().skip(1).filter(is_close).map(|e| e.label.as_str()).collect()
     }
 
-    /// True if the distance between an entry and the one that it is compared with is less than the model error. `None`
-    /// if no interval of either kind is known.
+    /// True if an entry's distance from the one that it is compared with is within the model error. The interval of the
+    /// lead decides, if it is known. Otherwise the leader's `step_lead` decides under the same stack, because such
+    /// errors are correlated, and the interval of its step under different stacks. `None` if none of these is known.
     #[must_use]
     pub fn is_too_close(&self, other: &ComparisonEntry) -> Option<bool> {
         if let Some([low, high]) = other.lead_interval {
@@ -702,7 +703,8 @@ mod tests {
             ),
             "{text}"
         );
-        // Errors under the same software are correlated: 102.4 s is more than 1.2 times 81.92 s.
+        // With the same stack, the lead decides: 102.4 s is more than 1.2 times 81.92 s. With different stacks, the
+        // interval of the faster step decides.
         for entry in &mut entries {
             (entry.stack, entry.step_lead) = (Some("ideal".into()), Some(1.2));
         }
@@ -730,7 +732,7 @@ mod tests {
             assert_eq!((one.0, one.1), (other.0, 1.0 / other.1));
             one.0
         };
-        // The lead is 1.25.
+        // The first entry's lead is 1.25, so that it is settled if it exceeds `step_lead`.
         assert_eq!((settled(1.3), settled(1.2)), (Some(true), Some(false)));
     }
 
@@ -783,7 +785,7 @@ mod tests {
             assert!((lead - 1.25).abs() < 1e-12, "{objective}: {lead}");
             assert!(comparison.to_text().contains(unit_of_objective(objective)), "{objective}");
         }
-        // 204,800 tokens/s of eight chips of 210.4 W, 278.8 mm² and 1,000 USD.
+        // The eight chips give 204,800 tokens/s. Each takes 210.4 W, has 278.8 mm² and costs 1,000 USD.
         let value = |objective| compared(objective).entries[0].objective_value.unwrap();
         assert!((value(Objective::PerWatt) - 204_800.0 / 8.0 / 210.4).abs() < 1e-9);
         assert!((value(Objective::PerArea) - 204_800.0 / 8.0 / 278.826_676).abs() < 1e-9);

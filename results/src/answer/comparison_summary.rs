@@ -4,10 +4,10 @@ use super::comparison::{BaselineStanding, ChipEfficiency, Comparison, Comparison
 use crate::text::{TextTable, fold_line, format_area, format_fields, format_percent, format_rate, format_significant};
 use sim::units::SquareMillimeters;
 
-/// The mark of a lead that is too close to call.
+/// The note on the mark `?` of a lead that is too close to call.
 const CLOSE: &str = "?: too close to call, by the model's error between designs.\n";
 
-/// The same for energies, of which no pairs were measured.
+/// The note on the mark `?` of energies. No energies were measured, so the model's error of step times decides.
 const CLOSE_BY_STEPS: &str = "?: too close to call, by the model's error of the steps; no energies were measured.\n";
 
 /// The longest head of a column; a longer text stands above the table.
@@ -20,7 +20,7 @@ impl Comparison {
         format!("{lead:.2}x{}", if self.is_open(entry) { "?" } else { " " })
     }
 
-    /// True if an entry's lead has the mark of those that are too close to call.
+    /// True if an entry's lead gets the mark `?`, because it is too close to call. The first entry gets none.
     fn is_open(&self, entry: &ComparisonEntry) -> bool {
         let first = self.entries.first().is_some_and(|first| std::ptr::eq(first, entry));
         !first && self.lead_over(entry).is_some() && self.is_too_close(entry).unwrap_or(false)
@@ -46,7 +46,8 @@ impl Comparison {
         };
         let pairs: Vec<(&str, String)> = main.iter().map(|e| (e.label.as_str(), what(e))).collect();
         text.push_str(&format_fields(&pairs));
-        // Built chips of further runs stand on the networks and stacks of those runs.
+        // Only the first run's built chips are compared. Those of further runs have the networks and stacks of their
+        // runs.
         let of_first = self.entries.get(..next.unwrap_or(self.entries.len())).unwrap_or_default();
         let against = self.against_entries(of_first, None);
         if open && !against.ends_with(self.close_text()) {
@@ -55,7 +56,7 @@ impl Comparison {
         text + &against
     }
 
-    /// The meaning of the mark.
+    /// Returns the note on the mark `?`.
     fn close_text(&self) -> &'static str {
         if self.objective.minimises_energy() { CLOSE_BY_STEPS } else { CLOSE }
     }
@@ -117,7 +118,7 @@ impl Comparison {
         self.against_entries(&self.entries, model)
     }
 
-    /// As [`Self::against_text`], with the built chips among `entries`, which are entries of this comparison.
+    /// As [`Self::against_text`], for the built chips among `entries`, a part of this comparison's entries.
     fn against_entries(&self, entries: &[ComparisonEntry], model: Option<&str>) -> String {
         let mut chips: Vec<&str> = Vec::new();
         for entry in entries {
@@ -158,8 +159,8 @@ impl Comparison {
         format!("\n{above}{}{beside}{}", table.render(), if marked { self.close_text() } else { "" })
     }
 
-    /// Names the value that stands beside fitted chips, if the found chip is ideal: its value with its family's
-    /// efficiency.
+    /// Returns a note on the value that fitted chips are compared with, if the found chip is ideal. It is the found
+    /// chip's value with its family's efficiency. `None` without such a value.
     fn family_form_text(&self) -> Option<String> {
         let is_ideal = self.entries.first()?.efficiency == Some(ChipEfficiency::Ideal);
         let form = self.entries.iter().find_map(|entry| entry.compared_with).filter(|_| is_ideal)?;

@@ -101,7 +101,8 @@ pub struct TornadoRow {
     /// The found design's mean lead over the best other finalist, in the lowest quarter of the constant's range, as a
     /// fraction.
     pub lead_low: f64,
-    /// The same mean lead in the highest quarter of the range.
+    /// The found design's mean lead over the best other finalist, in the highest quarter of the constant's range, as a
+    /// fraction.
     pub lead_high: f64,
 }
 
@@ -164,7 +165,8 @@ impl DecisionRecord {
                 format!("open: {}", words.join(", "))
             }
         };
-        // A design that cannot run loses all. If that is so in more than 5 of 100 draws, `regret_95` says no more.
+        // A design that cannot run in a draw has a regret of 1. If this is so in more than 5 % of the draws,
+        // `regret_95` is 1, and the text omits it.
         let at_most = match self.regret_95 {
             1.0.. => String::new(),
             most => format!(", at most {} in 95 of 100 draws", format_percent(most)),

@@ -27,7 +27,8 @@ pub struct EvidenceRecord {
     /// cancel.
     #[serde(default = "alike")]
     pub plan_lead: f64,
-    /// The same factor between designs or jobs under the same software, with 90 % confidence.
+    /// As `plan_lead`, for two designs or jobs under the same software. A step that is longer by this factor is slower
+    /// with 90 % confidence.
     #[serde(default = "alike")]
     pub design_lead: f64,
     /// The worst grade among the grounds of the peak.

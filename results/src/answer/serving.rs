@@ -43,7 +43,7 @@ pub struct ServingReport {
     pub plans: u64,
     /// The number of plans that do not serve, over all chips.
     pub refused: u64,
-    /// The reason why the nearest such plan does not serve; `null` if all plans serve.
+    /// The reason why the nearest of the refused plans does not serve; `null` if all plans serve.
     pub nearest_refusal: Option<String>,
     /// The space of chips that was searched; `null` without one.
     pub space: Option<ServedSpaceRecord>,
@@ -66,7 +66,7 @@ pub struct ServedBaseline {
     pub experts: String,
     /// The value of the objective with the chip's fitted rates; `null` if the chip does not serve.
     pub fitted: Option<f64>,
-    /// The value with the efficiency of the space's chips; `null` if the chip does not serve.
+    /// The value of the objective with the efficiency of the space's chips; `null` if the chip does not serve.
     pub same_form: Option<f64>,
     /// The number format that the chip lacks, or the reason why it does not serve.
     pub note: Option<String>,
@@ -135,9 +135,9 @@ pub struct TwoChips {
     /// Output tokens per second and device with two kinds of chips, on so many devices that the pools reach their ideal
     /// ratio. No pair of the space serves more on any number of devices.
     pub two_kinds: f64,
-    /// The same rate with the best single kind of chip in both pools.
+    /// Output tokens per second and device with the best single kind of chip in both pools.
     pub one_kind: f64,
-    /// The same rate with the best single kind of chip, if prompts run on the decoding devices.
+    /// Output tokens per second and device with the best single kind of chip, if prompts run on the decoding devices.
     pub together: f64,
     /// The best two chips on the requested devices; `null` if these are too few for two pools.
     pub cluster: Option<ClusterChips>,
@@ -152,8 +152,8 @@ pub struct ClusterChips {
     pub decode_values: Vec<(String, String)>,
     /// Output tokens per second of the cluster. No other pair or split of its devices serves more.
     pub tokens_per_s: f64,
-    /// Pairs of chips whose splits of the devices were tried. Their rates on many devices prove that other pairs serve
-    /// no more.
+    /// Pairs of chips whose splits of the devices were tried. The other pairs serve no more, as their rates on many
+    /// devices prove.
     pub tried: u64,
     /// All pairs of chips.
     pub pairs: u64,

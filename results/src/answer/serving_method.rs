@@ -19,7 +19,7 @@ pub struct MethodRecord {
     pub prefix_tokens: Option<u64>,
     /// The memory that holds a part of the cache: `host` or `nvme`; `null` if the whole cache is on the device.
     pub cache_place: Option<String>,
-    /// The fraction of keys and values that lies in that memory.
+    /// The fraction of keys and values that lies in `cache_place`.
     pub cache_away: Option<f64>,
     /// The inference technique, with its figures for the best plan; `null` without one.
     pub technique: Option<InferenceRecord>,
@@ -33,15 +33,15 @@ pub struct InferenceRecord {
     pub name: String,
     /// Peak of the prompt's keys and values, in GiB per device.
     pub peak_gib: f64,
-    /// The same peak in plain serving.
+    /// Peak of the prompt's keys and values in plain serving, in GiB per device.
     pub plain_peak_gib: f64,
     /// Time of the prompt, in ms.
     pub prompt_ms: f64,
-    /// The same time in plain serving.
+    /// Time of the prompt in plain serving, in ms.
     pub plain_prompt_ms: f64,
     /// Data that a device reads from storage per token of a sequence, in KiB.
     pub read_kib_per_token: f64,
-    /// Memories in storage, in GiB per device.
+    /// Keys and values of the technique's reference texts in storage, in GiB per device.
     pub stored_gib: f64,
 }
 

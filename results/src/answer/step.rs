@@ -29,7 +29,7 @@ pub struct JobRecord {
     /// Price of the system around a device, in USD; left out if the fabric's parts are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_usd: Option<f64>,
-    /// The parts of that price.
+    /// The parts of `system_usd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_parts: Option<SystemPrice>,
     /// The software stack's name.
@@ -71,8 +71,8 @@ pub struct ModelRecord {
     /// The documents from which sequences are packed: the tokens of a document, and the number of such documents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub documents: Vec<[u64; 2]>,
-    /// Parts of the model's file that are not modelled, with the assumptions made instead. Also says if the network is
-    /// that of another chip.
+    /// Parts of the model's file that are not modelled, with the assumptions made instead. If the fabric is the network
+    /// of other chips, an entry says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }

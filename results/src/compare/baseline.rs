@@ -41,7 +41,7 @@ pub struct ExpertPlacement {
 
 /// A placement as PHAZE runs it on a model's layers and a batch (`device_placement.cpp`, `fixedConfigTimePerBatch`).
 /// Stages take ceil(L / p) layers until none is left. The last stage has whatever follows the layers. A rank has ceil(B
-/// / d) sequences. PHAZE counts the filling of empty stages in between; they are left out here.
+/// / d) sequences. PHAZE also counts the time to fill the empty stages in between; here, these stages are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedPlacement {
     /// The degrees, without empty stages. The devices of empty stages are idle.
@@ -111,16 +111,16 @@ mod tests {
     #[test]
     fn stages_without_layers_idle_and_the_last_micro_batches_are_filled_up() {
         let used = |model: &str, layers| expert_placement(model).unwrap().degrees.as_phaze_runs(layers, 4096);
-        // 48 layers on 32 stages: two layers each, on 24 of them, and the head on the last.
+        // 48 layers on 32 stages: 24 stages have two layers each, seven are empty, and the last one has the head.
         let gpt2 = used("gpt2-xl", 48);
         assert_eq!((gpt2.degrees.pipeline, gpt2.degrees.data, gpt2.sequences), (25, 32, 4096));
         assert_eq!(gpt2.ends, Some(LayerEnds { first: 2, last: 0, shorter: 0 }));
         assert_eq!(gpt2.note, "2 layers a stage leave 7 of 32 stages empty");
-        // 54 layers on 8 stages: seven times seven, and five.
+        // 54 layers on 8 stages: seven stages have seven layers each, and the last one has five.
         let gpt2_54 = used("megatron-gpt2-54", 54);
         assert_eq!((gpt2_54.degrees.pipeline, gpt2_54.note.as_str()), (8, ""));
         assert_eq!(gpt2_54.ends, Some(LayerEnds { first: 7, last: 5, shorter: 0 }));
-        // 4,096 sequences on 85 ranks: 49 each.
+        // 4,096 sequences on 85 ranks: each rank has 49. The 69 sequences above 4,096 only fill up the ranks.
         let opt = used("opt-350m", 24);
         assert_eq!((opt.degrees.pipeline, opt.degrees.data, opt.sequences), (12, 85, 49 * 85));
         assert_eq!(opt.note, "69 of 4165 sequences fill up the 85 ranks and count nothing");

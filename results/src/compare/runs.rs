@@ -165,7 +165,7 @@ fn mean_entries(run: &SearchRun, best: &BestDesign, objective: Objective, scope:
 /// Returns the value of an objective for means over several models: relative to the reference, and more is better.
 /// `None` if a figure is not known.
 fn mean_value(objective: Objective, means: &DesignMeasures, scope: &StepScope) -> Option<f64> {
-    // The step times of several models have no mean of their own: their rates have.
+    // Several models have a mean throughput but no mean step time, so throughput stands in for it.
     let by = if objective == Objective::StepTime { Objective::Throughput } else { objective };
     let quantity = FrontQuantity::from_name(&by.to_string())?;
     let value = quantity.value_of(means, scope)?;
@@ -182,7 +182,7 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
 fn entries_of_one_model(runs: &[SearchRun]) -> (Comparison, Vec<usize>) {
     labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
         (Some(comparison), _) => comparison.entries.clone(),
-        // A search that was stopped has no comparison.
+        // A stopped search has no comparison, so that its best design is the only entry.
         (None, Some(best)) => {
             let found = ComparisonEntry::from_design("best found", &best.design);
             let aim = aim_of_run(run);
@@ -193,7 +193,7 @@ fn entries_of_one_model(runs: &[SearchRun]) -> (Comparison, Vec<usize>) {
     })
 }
 
-/// The objective of a run, with what its energy costs.
+/// Returns the objective of a run, with the cost of operation.
 fn aim_of_run(run: &SearchRun) -> Aim {
     let aim = &run.record.asked.aim;
     Aim { objective: aim.objective, operation: aim.operation, ..Aim::default() }
@@ -315,8 +315,8 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     Ok(())
 }
 
-/// Rescales a run's rates to the reference of another run of the same models. The error is a run by arithmetic means
-/// with other reference rates.
+/// Rescales a run's rates to the reference of another run of the same models. Fails if the reference rates differ and
+/// the mean is arithmetic.
 fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
     // Equal references give equal values up to rounding.

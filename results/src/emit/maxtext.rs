@@ -17,7 +17,8 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// The head of the file: its launch, and the file that it is read over. MaxText asks for values that stand as OPEN.
+/// The head of the file: its launch, and the file that it is read over. The user replaces OPEN by values that MaxText
+/// requires.
 const HEAD: [&str; 4] = [
     "# MaxText's settings, read over its base.yml. Replace what stands in OPEN; with this file as maxtext.yml:",
     "# python3 -m maxtext.trainers.pre_train.train maxtext.yml run_name=OPEN base_output_directory=OPEN \\",

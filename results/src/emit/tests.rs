@@ -25,7 +25,7 @@ fn plan(layout: Layout) -> TrainingPlan {
     }
 }
 
-/// Tensor-parallel degree 8; the rest as given.
+/// Returns a layout of tensor-parallel degree 8, with sequence parallelism and these degrees.
 fn layout(data: u32, pipeline: u32, zero: ZeroStage) -> Layout {
     Layout { tensor: 8, data, pipeline, zero, sequence_parallel: true, ..Layout::default() }
 }
@@ -60,7 +60,7 @@ impl Case {
         self.write(framework, plan).unwrap().text.lines().map(str::to_owned).collect()
     }
 
-    /// The parts that the framework cannot express.
+    /// Returns the parts that the framework cannot express.
     fn lacking(&self, framework: usize, plan: &TrainingPlan) -> String {
         self.write(framework, plan).unwrap().lacking.join("; ")
     }
@@ -69,7 +69,7 @@ impl Case {
         self.lines(0, plan)
     }
 
-    /// The lines of a recipe of Megatron Bridge, without what stands before them.
+    /// Returns the lines of a recipe of Megatron Bridge, without their indentation.
     fn bridge(&self, plan: &TrainingPlan) -> Vec<String> {
         self.lines(3, plan).iter().map(|line| line.trim().to_owned()).collect()
     }
@@ -404,7 +404,7 @@ fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
     );
 }
 
-/// A plan whose layers do the same as the techniques, tensor by tensor.
+/// Returns a plan with a policy that treats every tensor of a layer as the techniques do.
 fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
     let (model, stack) = (Model::load(case.model).unwrap(), SoftwareStack::load(case.stack).unwrap());
     let none =
@@ -433,7 +433,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
         (&["megatron-selective"], ActivationPolicy::Full, ActivationPolicy::Full),
         (&["megatron-full", "megatron-selective"], ActivationPolicy::None, ActivationPolicy::Full),
         (&["recompute-mlp"], ActivationPolicy::Full, ActivationPolicy::Full),
-        // The model has no such tensors.
+        // The dense model has no tensors of latent attention or of experts, so that these techniques change nothing.
         (&["recompute-mla-up-proj"], ActivationPolicy::None, ActivationPolicy::None),
         (&["recompute-moe", "offload-moe-act"], ActivationPolicy::Full, ActivationPolicy::Full),
     ] {
@@ -442,7 +442,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
             assert_eq!(case.write(framework, &asked), case.write(framework, &meant), "{techniques:?} beside {beside}");
         }
     }
-    // The layers of a mix follow its runs one by one.
+    // In a mix of policies, the technique replaces only the policy `none`.
     let runs =
         |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
     let mix = |policies: [ActivationPolicy; 2]| {
@@ -458,7 +458,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
         ..asked.clone()
     };
     assert_eq!(CORE.write(0, &asked), CORE.write(0, &meant));
-    // Together they form one list of modules.
+    // The modules of both techniques are in one list.
     let lines = CORE.megatron(&with(&["megatron-selective", "recompute-mlp"], ActivationPolicy::None));
     check(&lines, &["--recompute-modules core_attn mlp"], &["--recompute-method"]);
     assert_eq!(lines.iter().filter(|line| line.starts_with("--recompute-granularity")).count(), 1, "{lines:#?}");
@@ -526,7 +526,7 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     let lines =
         ["remat_policy: custom", "context: offload", "query_proj: offload", "mlpwi_0: device", "mlpwi_1: device"];
     check(&MAXTEXT.maxtext(&plan), &lines, &["mlpwo", "out_proj"]);
-    // A part without a name is reported by its tensor.
+    // A part of a tensor has no name in MaxText, and is reported by its tensor.
     plan.activations = "tensors:offload(attention.core.out*0.5)+device(mlp.gate_up.gate)".parse().unwrap();
     let lacking = MAXTEXT.lacking(1, &plan);
     assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens"), "{lacking}");
@@ -552,8 +552,9 @@ fn torch_counts_the_products_of_a_layer() {
     let (lines, _) = of("selective_per_operator");
     let head =
         ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
-    // Query, key, value, output, gate, up, down: every second one from the first, and the scattered sum of the output
-    // instead of its product. No operator reads the result of down.
+    // The products are query, key, value, output, gate, up and down, in this order. Every second one is saved: query,
+    // value and gate. The last one, down, is not, because no operator reads its result. The scattered sum of the output
+    // is saved, but not its product.
     let saved = ["SAVED_PRODUCTS = {0, 2, 4}", "SAVED_SUMS = {0}", "SAVE_ATTENTION = True"];
     check(&lines, &[&head[..], &saved].concat(), &[]);
     assert!(of("full").0.iter().all(|line| line.starts_with('#')) && of("full").1.is_empty());
@@ -606,7 +607,7 @@ fn recipes_of_megatron_bridge_have_the_plan_in_fields() {
     let experts = Case { model: "mixtral-8x7b", ..CORE };
     let routed = plan(Layout { expert: 4, tensor: 2, ..layout(4, 2, ZeroStage::None) });
     check(&experts.bridge(&routed), &["num_moe_experts=8,", "expert_model_parallel_size=4,"], &["moe_layer_freq"]);
-    // Parts without a setting are the same as for Megatron-LM's arguments.
+    // Megatron Bridge lacks the same parts as Megatron-LM's arguments.
     let half = TrainingPlan { optimizer: Optimizer::Adafactor, ..plan(layout(4, 1, ZeroStage::None)) };
     assert_eq!(CORE.lacking(3, &half), CORE.lacking(0, &half));
     assert!(CORE.lacking(3, &half).starts_with("optimizer adafactor"));

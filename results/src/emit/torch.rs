@@ -91,7 +91,7 @@ fn short_name(name: &str) -> String {
     name.strip_prefix("layer.").unwrap_or(name).to_owned()
 }
 
-/// Joins names in their order, each once.
+/// Joins distinct names in alphabetical order.
 fn join_distinct(names: impl Iterator<Item = String>) -> String {
     names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -7,7 +7,7 @@ use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
-/// BERT-large on two stages of two tensor-parallel devices each.
+/// Explains the fastest plan of BERT-large on eight devices with two stages and tensor-parallel degree 2.
 pub(crate) fn explained(chip: &Accelerator, stack: &str) -> ExplainedPlan {
     let (model, fabric) = (Model::load("bert-large").unwrap(), Fabric::built_in("ideal_switch").unwrap());
     let (stack, fabric) = (SoftwareStack::load(stack).unwrap(), fabric.for_devices(8).unwrap());
@@ -37,7 +37,7 @@ pub(crate) fn explained(chip: &Accelerator, stack: &str) -> ExplainedPlan {
     ExplainedPlan::explain_plan(&job, &answer.best[0]).unwrap()
 }
 
-/// (track, name, start, end) of every complete event of the kernels' process, in microseconds.
+/// Returns (track, name, start, end) of every complete event of a process, with times in microseconds.
 fn complete(trace: &Value, process: u64) -> Vec<(u64, String, f64, f64)> {
     let number = |e: &Value, key: &str| e[key].as_f64().unwrap();
     let events = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X" && e["pid"] == process);

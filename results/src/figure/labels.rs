@@ -46,9 +46,9 @@ pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
-/// How far a mark reaches beyond every mark that is drawn over it, in SVG units.
+/// The width by which a mark extends beyond every mark that is drawn over it, in SVG units.
 const SHOWN: i32 = 9;
-/// The largest radius of a mark, in SVG units. The last ones of many marks at one place have it.
+/// The largest radius of a mark, in SVG units. If many marks lie at one place, the lowest ones all have this radius.
 const LARGEST: i32 = 33;
 
 /// A mark with the name that stands beside it.
@@ -56,7 +56,7 @@ const LARGEST: i32 = 33;
 pub(super) struct LabelledMark<'a> {
     /// The place of its data.
     pub at: SvgPoint,
-    /// In SVG units.
+    /// The radius of the mark, in SVG units.
     pub radius: i32,
     pub name: &'a str,
 }

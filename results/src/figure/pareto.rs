@@ -143,7 +143,7 @@ fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 
     }
     frame.draw_frame(canvas);
     let mut entries = Vec::new();
-    // Rejected designs lie below evaluated ones, and evaluated ones below every front.
+    // Later marks cover earlier ones: evaluated designs cover rejected ones, and fronts cover both.
     for outcomes in [
         &[DesignStatus::Pruned, DesignStatus::Open, DesignStatus::Infeasible, DesignStatus::OverArea][..],
         &[DesignStatus::Evaluated],
@@ -218,7 +218,7 @@ fn tint_color(color: RGBColor, towards_white: f64) -> RGBColor {
     RGBColor(mix(color.0), mix(color.1), mix(color.2))
 }
 
-/// Returns the colour of a series and the mark of its designs. Those of 84 series differ.
+/// Returns the mark of a series' designs, and their colour. The first 84 series have distinct pairs.
 fn look_of_series(index: usize) -> (PlotMark, RGBColor) {
     let marks = std::iter::once(PlotMark::Dot).chain(PlotMark::DISTINCT);
     (marks.cycle().nth(index / PALETTE.len()).unwrap_or(PlotMark::Dot), PALETTE[index % PALETTE.len()])

@@ -94,7 +94,7 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     ] {
         assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words.replace("  ", " ")), "{words}");
     }
-    // One number beside each mark.
+    // Each mark has one number beside it.
     let numbers = |number: &str| svg.lines().filter(|line| line.trim() == number).count();
     assert_eq!((numbers("1"), numbers("2"), numbers("3")), (1, 1, 0));
 }
@@ -102,7 +102,7 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
 #[test]
 fn the_front_ends_where_designs_do() {
     let stroke = format!("stroke=\"#{:02X}{:02X}{:02X}\"", PALETTE[0].0, PALETTE[0].1, PALETTE[0].2);
-    // The last point of the widest line in the run's colour.
+    // Returns x at the last point of the front's line, and the frame of the plot.
     let end = |largest_x: Option<f64>| {
         let mut plot = plot(vec![point(100.0, 50.0), point(200.0, 60.0)]);
         plot.references[0].x = 900.0;
@@ -183,7 +183,7 @@ fn fill(color: RGBColor) -> String {
     format!("fill=\"#{:02X}{:02X}{:02X}\"", color.0, color.1, color.2)
 }
 
-/// The first corner of a polygon, and all corners relative to it.
+/// Returns the first corner of a polygon, and all corners relative to it.
 fn shape_of(polygon: &str) -> (SvgPoint, Vec<SvgPoint>) {
     let places = polygon.split_once("points=\"").unwrap().1.split_once('"').unwrap().0;
     let corner = |place: &str| {
@@ -195,7 +195,7 @@ fn shape_of(polygon: &str) -> (SvgPoint, Vec<SvgPoint>) {
     (first, corners.iter().map(|(x, y)| (x - first.0, y - first.1)).collect())
 }
 
-/// The polygon of a mark at (50, 50), as [`shape_of`].
+/// Returns the polygon of a mark at (50, 50), in the form of [`shape_of`].
 fn shape_of_mark(mark: PlotMark, radius: i32) -> (SvgPoint, Vec<SvgPoint>) {
     let figure = Canvas::draw_figure("", (100, 100), |canvas| canvas.draw_mark(mark, (50, 50), radius, INK.to_rgba()));
     let figure = figure.unwrap();

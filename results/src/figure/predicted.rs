@@ -37,7 +37,7 @@ pub struct PredictedPlot {
 const SIZE: (u32, u32) = (1000, 760);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 700, bottom: 684 };
 
-/// Returns the mark and the colour of a group by its position. Those of 90 groups differ.
+/// Returns the mark and the colour of a group by its position. The first 90 groups have distinct pairs.
 fn look_of_group(index: usize) -> (PlotMark, RGBAColor) {
     let marks = [PlotMark::Dot, PlotMark::Diamond].into_iter().chain(PlotMark::DISTINCT);
     let mark = marks.cycle().nth(index / PALETTE.len()).unwrap_or(PlotMark::Dot);

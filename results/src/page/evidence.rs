@@ -9,7 +9,7 @@ use sim::units::Seconds;
 
 /// The largest number of measurements that are named per ground.
 const NAMED: usize = 4;
-/// The text for records without these reasons.
+/// The text in place of the grounds that an older record does not have.
 const NOT_KEPT: &str = "not kept by the version that wrote the run";
 
 /// A figure with its interval.
@@ -49,7 +49,7 @@ pub struct PageEvidence {
     pub figures: Vec<FigureWithInterval>,
     /// The grounds of the step that were not measured.
     pub rests: Vec<UnmeasuredGround>,
-    /// The lead with which another plan of the job is slower with confidence.
+    /// How much longer the step of another plan of the job must be to be slower with confidence.
     pub leads: Vec<PageFact>,
 }
 

@@ -27,7 +27,7 @@ pub fn page_title(subject: &PageSubject) -> String {
     }
 }
 
-/// The models of a search beside the page's own.
+/// Returns the models of a search, except the one that the page shows.
 fn other_models(subject: &PageSubject) -> Vec<&str> {
     let best = search_record(subject).and_then(|record| record.best.as_ref());
     let models = best.into_iter().flat_map(|best| &best.models).map(|of| of.model.as_str());

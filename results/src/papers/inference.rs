@@ -46,14 +46,14 @@ impl InferenceStudy<'_> {
         match self.technique {
             Some(technique) => Ok(peak(&self.figures(technique)?)),
             None => {
-                // With a single chunk, the technique merges nothing. This gives the figures of plain serving.
+                // Plain serving has the figures of HOMER with a single chunk, which merges nothing.
                 let one: Technique = "homer".parse().map_err(|error: workloads::TechniqueError| error.to_string())?;
                 Ok(peak(&self.figures(&one.with_parameter("chunk", self.input as f64))?))
             }
         }
     }
 
-    /// Returns the bytes of the memories in storage.
+    /// Returns the bytes of the technique's stored memories: keys and values of its reference texts.
     pub(super) fn stored(&self) -> Result<f64, String> {
         Ok(self.figures(self.technique.ok_or("no technique")?)?.stored)
     }

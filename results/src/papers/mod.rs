@@ -253,7 +253,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Every system has two figures or more, except those of inference, and everything says its setting.
+    /// Every system has two figures or more, except those of inference. Every figure has a setting and a reason for its
+    /// tolerance.
     #[test]
     fn every_system_has_published_figures() {
         let (all, file) = (reproduce_figures().unwrap(), read_reference().unwrap());

@@ -99,7 +99,7 @@ pub enum StudyQuantity {
     BytesPerToken,
     /// Inference: bytes of the weights plus those of a prompt's keys and values at their peak.
     PromptPeak,
-    /// Inference: bytes of memories in storage.
+    /// Inference: bytes of the technique's stored memories, which are keys and values of reference texts.
     Stored,
     /// Inference: tokens that a batch generates per second, from the start of its prompts to its last tokens.
     GeneratedPerSecond,
@@ -150,9 +150,9 @@ pub(crate) struct PaperStudy {
     pub(crate) engine: Option<String>,
     /// Tokens of an answer, in inference.
     pub(crate) output: Option<u64>,
-    /// The parameter of the first technique to read the value of.
+    /// The parameter of the first technique that [`StudyQuantity::Parameter`] reads.
     pub(crate) parameter: Option<String>,
-    /// The operator of a layer to count the input of.
+    /// The operator of a layer whose input [`StudyQuantity::BytesPerToken`] counts.
     pub(crate) operator: Option<String>,
     pub(crate) techniques: Option<Vec<String>>,
 }
@@ -406,7 +406,8 @@ impl PreparedPaperStudy {
         }))
     }
 
-    /// Returns the bytes of a class or of several, or whether they fit; `None` for another quantity.
+    /// Returns the bytes of one or several memory classes, or 1 if the plan fits and 0 if not; `None` for another
+    /// quantity.
     fn value_of_memory(&self, quantity: StudyQuantity, trial: &TechniqueTrial) -> Result<Option<f64>, String> {
         let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed()).ok_or("no stage")?;
         let class = |class: MemoryClass| fullest.class_bytes(class).as_f64();

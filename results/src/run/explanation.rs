@@ -61,7 +61,8 @@ pub struct ObjectiveValue {
 /// The bottleneck of a model's step on the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepBottleneck {
-    /// The shares of what the objective adds up, the joules or the USD of a step. Empty for other objectives.
+    /// The parts of the quantity that the objective sums up, as fractions: energy of a step, or USD with energy or
+    /// system. Empty for other objectives.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objective_shares: Vec<NamedShare>,
     /// Shares of the step's time, largest first.
@@ -200,7 +201,7 @@ pub struct ModelOnDesign {
 }
 
 impl ModelOnDesign {
-    /// A job of a model with its fastest step, its weight and its reference.
+    /// Makes a model on the design from its job, with its fastest step, its weight and its reference.
     #[must_use]
     pub fn from_job(job: &Job<'_>, step: &StepRecord, share: f64, reference: ReferenceStep) -> Self {
         Self {
@@ -604,7 +605,7 @@ fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let DimensionStepRow { dimension, from, to, exceeds, .. } = best;
     let beyond = if exceeds.is_empty() { "" } else { ", beyond the area limit" };
     let design = &explained.best;
-    // Only the throughput of a device is a sum over its area.
+    // A mean per mm² is meaningful only for the throughput, which is a sum over the devices' area.
     let summed = explained.valued.objective == Objective::Throughput;
     let rate = design.throughput_tokens_per_s.filter(|_| summed).zip(design.devices_used);
     let average = rate.map_or_else(String::new, |(rate, devices)| {

@@ -490,7 +490,8 @@ mod tests {
         let record = FrontRecord::from_designs(axes, &designs, &work()).unwrap();
         assert_eq!((record.designs, record.knee.index), (vec![0, 1, 2], 1));
         assert_eq!(record.quantities, ["throughput", "area"]);
-        // Scaled: (1, 0), (1/4, 1/5), (0, 1) below 1.1.
+        // Throughput 5 to 1 and area 100 to 200 mm² are scaled to 0 (best) to 1 (worst). The front is (1, 0), (1/4,
+        // 1/5) and (0, 1), and the reference point (1.1, 1.1).
         let covered = 0.1 * 0.2 + 0.85 * 0.8 + 1.1 * 0.1;
         assert!((record.hypervolume - covered / 1.21).abs() < 1e-12);
         assert_eq!(FrontRecord::from_designs(axes, &[], &work()), None);

@@ -58,10 +58,10 @@ fn parts_tell_each_other_exactly_and_only_those_of_the_same_search() {
     let own = [point(5, 1.0 / 3.0, 0.1 + 0.2)];
     assert_eq!(one.exchange_results(&own), []);
     assert_eq!(two.exchange_results(&[]), own);
-    // At its end a part writes regardless of the clock.
+    // At its end, a part writes even within the pause after its last exchange.
     one.send_last(&[own[0], point(4, 2.0, 0.25)]);
     assert_eq!(BestKnown::new(&best, &facts_of(2)).unwrap().exchange_results(&[]).len(), 2);
-    // The next read comes later.
+    // Within the pause after its last exchange, a part reads nothing.
     assert_eq!(two.exchange_results(&[]), []);
     let other = PartFacts { question: "ffff0000".into(), ..facts_of(2) };
     assert_eq!(BestKnown::new(&best, &other).unwrap().exchange_results(&[]), []);

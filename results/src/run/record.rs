@@ -228,7 +228,7 @@ pub struct Certificate {
     /// Designs that cannot be built; omitted if there are none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unbuildable: u64,
-    /// The same count by rule; omitted in sweeps.
+    /// Designs that cannot be built, by the rule that they break; omitted in sweeps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unbuildable_by_rule: BTreeMap<BuildRule, u64>,
     /// Combinations of values that are no chip.
@@ -249,7 +249,8 @@ pub struct Certificate {
     pub unit: String,
     /// The best throughput found, in sequences per second. Only for one model whose objective is the speed of a step.
     pub best_sequences_per_s: Option<f64>,
-    /// Upper bound of the throughput, in sequences per second, in the same cases.
+    /// Upper bound of the throughput, in sequences per second. Only for one model whose objective is the speed of a
+    /// step.
     pub bound_sequences_per_s: Option<f64>,
     /// Relative distance between bound and best value, as a fraction: the larger over the smaller, less 1. It is 0 if
     /// proven.
@@ -333,9 +334,9 @@ impl Certificate {
         self.count_within_limits() == 0
     }
 
-    /// Returns the number of chips in the space, each HBM capacity a chip of its own, and of those within the limits:
-    /// `180 chips (123 within the limits)`. Chips in boxes that were not opened count as within the limits. A limit of
-    /// power that the search chose itself is named.
+    /// Returns the number of chips in the space, and the number within the limits: `180 chips (123 within the limits)`.
+    /// Each HBM capacity counts as a chip. Chips in boxes that were not opened count as within the limits. A power
+    /// limit that the search chose itself is named.
     #[must_use]
     pub fn space_text(&self, lowered_to_w: Option<f64>) -> String {
         let (all, within) = (self.designs.saturating_sub(self.no_chip), self.count_within_limits());

@@ -92,12 +92,12 @@ pub(crate) fn record() -> SearchRecord {
     }
 }
 
-/// The question of a built-in study.
+/// Returns the question of a built-in study.
 pub(crate) fn question() -> Question {
     search::study::Study::load("smoke").unwrap().question("smoke")
 }
 
-/// A record of several models, two of them on the design of [`record`].
+/// Returns the record of a search for two models, with the design of [`record`].
 pub(crate) fn several() -> SearchRecord {
     let mut record = record();
     let of = |model: &str| ModelPlan {

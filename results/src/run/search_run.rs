@@ -134,7 +134,7 @@ pub(crate) fn verify_file(directory: &Path, file: &str) -> Result<(), RunError> 
     Ok(DigestList::read_from(directory)?.verify_file(directory, file)?)
 }
 
-/// Returns a figure on one model: the value of the reference and that of a baseline.
+/// A function that returns a figure for one model: its value on the reference chip, and its value for a baseline.
 type Pair<'a> = &'a dyn Fn(&ModelPlan, &ComparisonEntry) -> Option<(f64, f64)>;
 
 /// A finished run of a search.
@@ -265,8 +265,9 @@ impl SearchRun {
         self.record.best.as_ref().map_or(&[], |best| &best.models)
     }
 
-    /// Returns the words for the non-dominated designs along the axes. They are the front of the space where the search
-    /// looked for it, or evaluated every design that runs.
+    /// Returns what to call the non-dominated designs along `axes`. They are the Pareto front if every design is
+    /// decided, and the search either looked for the front along these axes or pruned no design. If the search allowed
+    /// a tolerance, the text states it.
     #[must_use]
     pub fn front_words(&self, axes: FrontAxes) -> String {
         let (certificate, options) = (&self.record.certificate, &self.record.study.options);
@@ -363,7 +364,7 @@ impl SearchRun {
             .map(|model| Some((model, &model.comparison.entries[entry(model)?])))
             .collect::<Option<_>>()?;
         let over = self.scoring_over_models();
-        // The pair has the value of the reference and that of the baseline, for one model.
+        // `pair` returns the value on the reference chip and the baseline's value, for one model.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
             let term = |((model, _), (reference, _)): (&(&ModelPlan, &ComparisonEntry), &(f64, f64))| Term {
@@ -430,7 +431,7 @@ fn named_chips_of_runs(
                 !own.best && known.chip == own.chip && near(known.x, own.x) && near(known.y, own.y)
             };
             match references.iter_mut().find(same) {
-                // A chip that several runs have in one place names no run.
+                // A chip that lies at the same place in several runs has a label without a run.
                 Some(known) => (known.label, known.run) = (own.label, None),
                 None if runs.len() > 1 => {
                     let label = format!("{}: {}", run.name, own.label);

@@ -42,7 +42,8 @@ fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
             vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
     }
     let (drawn, left_out) = several.named_chips(several.axes_of_front(), None);
-    // Twice as fast with one model, half as fast with the other.
+    // `tpu_v4` is twice as fast as the reference with one model, and half as fast with the other. The geometric mean is
+    // 1. `tpu_v7` has no area and is not drawn.
     assert_eq!((drawn.len(), drawn[1].label.as_str(), left_out), (2, "tpu_v4", vec!["tpu_v7".to_owned()]));
     assert!((drawn[1].y - 1.0).abs() < 1e-12 && drawn[1].x == 600.0, "{drawn:?}");
     several.record.study.objective = "throughput (mean)".into();
@@ -139,7 +140,7 @@ fn a_run_that_cannot_be_written_leaves_the_older_one_whole() {
     assert_eq!(SearchRun::read_chip(dir.path()).unwrap(), "name = \"chip\"");
     assert_eq!(read_search(dir.path()).unwrap(), older);
     assert!(FILES.iter().all(|name| dir.path().join(name).is_file()));
-    // Without the obstacle the stale files go.
+    // Without the obstacle, the new run is written, and the older run's other files are removed.
     std::fs::remove_dir(&obstacle).unwrap();
     run("newer").write_run(dir.path(), &FoundFiles::default()).unwrap();
     assert!([CHIP, FABRIC, PROGRESS].iter().all(|name| !dir.path().join(name).exists()));
@@ -180,7 +181,8 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
             let from = if chosen >> i & 1 == 0 { "old" } else { "new" };
             std::fs::copy(at(from).join(file), at("mixed").join(file)).unwrap();
         }
-        // The figure is not read.
+        // Bits of `chosen`: 0 is the digests, 1 the designs, 6 the chip and 9 the record. Figures are not read, so
+        // their bits do not matter.
         let chip = SearchRun::read_chip(&at("mixed")).map_err(|error| error.to_string());
         match (chosen & 1, chosen >> 6 & 1) {
             (0, 0) => assert_eq!(chip.unwrap(), "name = \"chip\""),

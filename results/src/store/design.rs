@@ -25,7 +25,7 @@ impl DesignStatus {
     /// All outcomes, in the order in which counts and figures list them.
     pub const ALL: [Self; 5] = [Self::Evaluated, Self::Pruned, Self::Infeasible, Self::OverArea, Self::Open];
 
-    /// The name used in files.
+    /// Returns the name used in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -208,7 +208,7 @@ macro_rules! design_row {
                 },)*
             ];
 
-            /// The cells of the row, in the order of [`Self::COLUMNS`].
+            /// Returns the cells of the row, in the order of [`Self::COLUMNS`].
             #[must_use]
             pub fn cells(&self) -> Vec<StoreCell> {
                 vec![$(self.$field.cell(),)*]

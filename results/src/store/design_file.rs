@@ -39,8 +39,9 @@ const ROW_GROUP: usize = 65_536;
 /// Rows that are decoded at a time. Their cells take some tens of megabytes.
 const BATCH: usize = 8_192;
 
-/// Limit on the memory of decoded rows, in bytes: 2 GiB. Space for over a million designs, of which a search one by one
-/// has 300,000 per capacity of HBM. A small file may hold far more, because equal rows compress to almost nothing.
+/// Limit on the memory of decoded rows, in bytes: 2 GiB. It is enough for over a million designs. A search that visits
+/// designs one by one has at most 300,000 per HBM capacity. A small file may hold far more, because equal rows compress
+/// to almost nothing.
 const MOST_MEMORY: usize = 1 << 31;
 
 /// An error of reading or writing a store of designs.

@@ -113,7 +113,7 @@ fn what_is_no_store_is_named() {
     );
 }
 
-/// A Parquet file with one INT64 column `index` and the given format key.
+/// Writes a Parquet file with one INT64 column `index` and the given format key.
 fn foreign(path: &Path, format: Option<&str>) {
     let column =
         Type::primitive_type_builder("index", PhysicalType::INT64).with_repetition(Repetition::REQUIRED).build();

@@ -24,7 +24,7 @@ impl StructuredError for WriteError {
 
 impl WriteError {
     fn cure(&self) -> &'static str {
-        // The system did not say it: the error is that of `refuse_link`.
+        // An error without a code of the system comes from `refuse_link`.
         let is_link = self.why.kind() == io::ErrorKind::InvalidInput && self.why.raw_os_error().is_none();
         match is_link {
             true => "remove it, or give another directory",

@@ -56,7 +56,7 @@ pub(super) struct ChipOrBox {
     fast: Accelerator,
     /// The corner with the least energy; `None` if it is `fast`.
     small: Option<Accelerator>,
-    /// The least of each figure.
+    /// Each figure's least value over the chips.
     pub figures: ChipFigures,
     fabrics: Vec<usize>,
     pub depth: BoundDepth,
@@ -283,7 +283,7 @@ impl DesignSearch<'_> {
         let line = self.measure_line(model, first, seen);
         let cutoff = line.seconds_reaching(wanted);
         let fidelity = match depth {
-            // Times the plans that fit.
+            // With mapped kernels, the plans that fit are timed too.
             BoundDepth::Mapped => Fidelity::Exact,
             BoundDepth::Buffered => Fidelity::Buffered,
             BoundDepth::Peaks => Fidelity::Peak,

@@ -38,9 +38,9 @@ struct ClimbedDesign {
     value: f64,
 }
 
-/// The best design of a climb: the evaluated candidates are local optima of the bound, then random designs. `None` if
-/// none of them is within the limits and has a plan, if the space is small, or if `stop` returned true before an
-/// evaluation.
+/// Returns the best design of a climb. It evaluates the local optima of the bound first, then the random designs.
+/// `None` if none of them is within the limits and has a plan, if the space is small, or if `stop` returned true before
+/// an evaluation.
 ///
 /// # Errors
 /// An expression without a value, or a field that no chip has.
@@ -161,8 +161,8 @@ fn climb_by(
     Ok(best)
 }
 
-/// A design with a lower bound on its value, as tight as needed to decide whether it is below `cutoff`. `None` if it is
-/// outside the limits.
+/// Bounds a design's value from below, as tightly as needed to decide whether it is below `cutoff`. `None` if the
+/// design is outside the limits.
 fn bound_design(
     search: &DesignSearch<'_>,
     place: ClimbPosition,
@@ -184,7 +184,7 @@ fn position_of(space: &Space, combination: u64) -> Option<ClimbPosition> {
     space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
 }
 
-/// Random designs within the limits, the same in every call (Knuth's linear congruential generator MMIX).
+/// Draws random designs within the limits, the same in every call (Knuth's linear congruential generator MMIX).
 fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String> {
     let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combination_count());
     for _ in 0..DRAWS {

@@ -15,7 +15,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
 const DEVICES: u32 = 8;
-/// Allowance for bounds that are sums in another order.
+/// Allowance for rounding: a box's bound may add the same terms in another order than a chip's.
 const ROUNDING: f64 = 1.0 + 2e-9;
 
 /// A part of a study's space, by halving, and one of its chips.
@@ -131,7 +131,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let id = space.with_largest_memory(point);
     let own = search.see_chip(*chip, figures, space.fabric_of_design(id));
     let Enclosed::Within(corners) = enclosed else {
-        // Boxes of a single process have bounds for every field of the studies.
+        // Only a box with several words in a dimension, such as the process, may have no bound.
         prop_assert!(!space.word_dimensions_of(&region).is_empty(), "{} has no bound", space.describe_design(id));
         return Ok(());
     };
@@ -166,7 +166,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Parts of studies: few here, or as many as COPLACE_BOXES says.
+/// Number of random parts of studies: 24, or the value of COPLACE_BOXES.
 fn cases() -> u32 {
     std::env::var("COPLACE_BOXES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
 }

@@ -166,8 +166,8 @@ pub fn decide_under_draws(
     Ok(Some(DecisionAnswer { missed, inputs, ..answer }))
 }
 
-/// The best design by its bounds under each of the first draws. Drawn constants are those that change the designs near
-/// the found one, or a design with another value in one dimension.
+/// Climbs to the best design by its bounds under each of the first draws. Drawn constants are those that change the
+/// designs near the found one, or a design with another value in one dimension.
 fn climb_under_draws(
     search: &DesignSearch<'_>,
     near: &[DesignId],
@@ -201,7 +201,7 @@ fn unseen_fraction(tops: &[DesignId]) -> f64 {
     once as f64 / tops.len().max(1) as f64
 }
 
-/// The minimised values of designs, by design and draw.
+/// Evaluates designs under all draws. Returns their minimised values by design and draw.
 fn evaluate_under_draws(search: &DesignSearch<'_>, spaces: &[Space], ids: &[DesignId]) -> Vec<Vec<f64>> {
     let of_draw = |space: &Space| -> Vec<f64> {
         let there = DesignSearch { space, ..*search };
@@ -236,7 +236,7 @@ fn exceeds_power(space: &Space, id: DesignId) -> bool {
     most.is_some_and(|limit| figures.peak_power.0 > limit.most.0 * (1.0 + 1e-6))
 }
 
-/// The found design and the finalists with the least expected regret.
+/// Keeps the found design and the finalists with the least expected regret.
 fn keep_promising(ids: &[DesignId], values: &[Vec<f64>]) -> Vec<DesignId> {
     let regrets = regrets_of(values);
     let mean = |design: usize| regrets[design].iter().sum::<f64>();

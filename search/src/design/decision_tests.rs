@@ -1,4 +1,5 @@
-//! How sure a choice is, against every design under every draw, and against truths that were not seen.
+//! Compares estimates of how sure a choice is with the values of all designs, under the estimate's own draws and under
+//! further draws.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 use super::decision::{DecisionAnswer, DecisionEffort, decide_under_draws};
 use super::draws::ConstantDraws;
@@ -106,7 +107,7 @@ impl SmallStudy {
     }
 }
 
-/// Random studies: few here, or as many as COPLACE_STUDIES says.
+/// Number of random studies: 12, or the value of COPLACE_STUDIES.
 fn studies() -> u64 {
     std::env::var("COPLACE_STUDIES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
 }
@@ -159,16 +160,16 @@ fn every_design_that_is_best_under_some_draw_is_a_finalist() {
         };
         checked += usize::from(SmallStudy::draw(seed).decide(effort, check).is_some());
     }
-    // In the others no design is within the limit of power under any draw, or nothing that is drawn matters.
+    // A study gives no decision if no design is within the power limit under any draw, or if no drawn constant matters.
     assert!(checked as u64 * 5 >= studies() * 4, "{checked}");
 }
 
-/// Truths are drawn from the ranges, apart from the draws of the decision. The robust choice may not cost more than the
-/// nominal one, and the found design must be the best as often as was said.
+/// Draws further values of the constants (truths), independently of the decision's draws. Under them, the robust choice
+/// has no more regret than the found design. The found design is the best about as often as the decision predicts.
 #[test]
 fn the_robust_choice_costs_less_and_chances_are_right_under_unseen_truths() {
     let effort = DecisionEffort { draws: 32, ..DecisionEffort::default() };
-    // In ten studies the two choices may differ by less than the draws tell.
+    // With only ten studies, the two choices may differ by less than the noise of the draws.
     let studies = studies().max(20);
     let (mut nominal, mut robust, mut said, mut seen, mut count) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for seed in 0..studies {
@@ -214,7 +215,7 @@ fn draws_cover_each_range_evenly_and_are_the_same_for_a_seed() {
     assert_eq!(draws, ConstantDraws::draw_constants(keys.clone(), 100, 7));
     assert_ne!(draws, ConstantDraws::draw_constants(keys, 100, 8));
     let all: Vec<f64> = (0..100).map(|draw| draws.values_of_draw(draw)["hbm.phy"]).collect();
-    // From 8 over 10 to 13: half of the draws below the nominal value, all parts of the range.
+    // The range is 8 to 13, with the nominal value 10. Half of the draws lie below 10, and the draws reach both ends.
     assert_eq!(all.iter().filter(|value| **value < 10.0).count(), 50);
     assert!(all.iter().all(|value| (8.0..=13.0).contains(value)));
     assert!(all.iter().any(|value| *value < 8.1) && all.iter().any(|value| *value > 12.9));

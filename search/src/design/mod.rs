@@ -66,10 +66,10 @@ impl Rejection {
     }
 }
 
-/// Relative difference below which a bound on steps is their limit.
+/// Relative difference below which a lower bound on steps counts as equal to the step limit.
 const LIMIT_ROUNDING: f64 = 1e-9;
 
-/// Rounds up to four digits, so that a named time is enough.
+/// Rounds up to four digits, so that the printed time suffices as a step limit.
 fn round_up_to_four_digits(value: f64) -> f64 {
     let near = round_to_four_digits(value);
     if near >= value { near } else { round_to_four_digits(value * (1.0 + 5e-4)) }
@@ -90,7 +90,7 @@ impl std::fmt::Display for Rejection {
             Self::TooLarge(None) => f.write_str("no plan fits"),
             Self::TooSlow(bound, limit) => {
                 let most = format_number(round_to_four_digits(limit.0));
-                // A search need not know how far plans are above the limit.
+                // A search may stop once it knows that plans exceed the limit. Its bound is then the limit itself.
                 if bound.0 > limit.0 * (1.0 + LIMIT_ROUNDING) {
                     let enough = format_number(round_up_to_four_digits(bound.0));
                     return write!(f, "every plan's step takes at least {enough} s, the limit is {most} s: allow that");
@@ -355,8 +355,8 @@ impl<'a> DesignSearch<'a> {
         for &chip in &front_chips {
             front.push(preferred_capacity(&designs, &smaller, chip));
         }
-        // Less HBM never makes a chip faster, so the design with the most HBM bounds all of its capacities. At bad ends
-        // each design counts on its own.
+        // Less HBM never makes a chip faster, so the design with the most HBM bounds those with less. This does not
+        // hold for bad ends of intervals, so a robust search bounds every design by itself.
         let chips = if self.robust.is_some() { designs.len() + smaller.len() } else { designs.len() };
         designs.append(&mut smaller);
         let best = self.best_by_bad_end(&designs, &mut front, best);
@@ -430,7 +430,7 @@ impl<'a> DesignSearch<'a> {
     /// Lower bound on the value of any plan on this design; infinite if there is none.
     fn lower_bound_of_design(&self, outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
         match outcome {
-            // The bad end belongs to the plan that was found.
+            // A robust search compares the bad end of the plan that was found, so it is its own bound.
             CandidateOutcome::Evaluated { value, .. } if self.robust.is_some() => *value,
             CandidateOutcome::Evaluated { value, evaluation } => {
                 // The fastest plan was found; better schedules could improve it by this fraction.
@@ -441,15 +441,16 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// The designs with less than the largest HBM. Those of chips on the front are evaluated. The others are decided by
-    /// the largest capacity, because less memory is never faster. At bad ends, others are evaluated too if they may
-    /// beat the best.
+    /// Decides the designs with less than the largest HBM. Those of chips on the front are evaluated. The outcome with
+    /// the largest capacity decides the others, because less memory is never faster. At bad ends, others are evaluated
+    /// too if they may beat the best.
     fn decide_smaller_capacities(&self, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
         let capacities = self.space.hbm.iter().rev().skip(1).copied();
         let todo: Vec<DesignId> = capacities
             .flat_map(|hbm| (0..largest.len()).map(move |point| DesignId { point, hbm: Some(hbm) }))
             .collect();
-        // One item per task: most are decided at once, and those of the front are planned.
+        // One item per task, because their times differ: most designs are decided at once, but those of the front are
+        // planned.
         todo.into_par_iter()
             .with_max_len(1)
             .map(|id| {

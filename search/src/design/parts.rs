@@ -182,8 +182,8 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// The sets of one part. Single chips are dealt as in a sweep. Boxes are sorted by their bounds, the most promising
-    /// first, and dealt in turn.
+    /// Deals the sets of one part. Single chips are dealt as in a sweep. Boxes are sorted by their bounds, the most
+    /// promising first, and dealt in turn.
     fn deal_sets(&self, shard: Shard) -> Result<PartSets, String> {
         let problem = ChipProblem::new(*self);
         if self.space.whole_region().is_none() {
@@ -237,7 +237,7 @@ impl PartAnswer {
     }
 }
 
-/// The front of all parts.
+/// Merges the fronts of all parts into one.
 fn merge_fronts(parts: &[PartAnswer]) -> Front {
     let (mut front, mut seen) = (Front::default(), BTreeSet::new());
     for point in parts.iter().flat_map(|part| &part.front) {

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Boxes with fewer designs try only the [`LIKELY`] best split dimensions of their parent box, unless none of these is
-/// left. Both were chosen by the time of Llama 3 70B on the space of `tpu`: with two likely dimensions it takes 1.6 times
-/// as long, with 4,096 designs 1.2 times; four to 256 designs take the same. No answer depends on them.
+/// left. Both constants were chosen by the search time of Llama 3 70B on the space of `tpu`. Two likely dimensions take
+/// 1.6 times as long, and 4,096 designs 1.2 times. Limits from 4 to 256 designs take the same time. No answer depends
+/// on them.
 const WORTH_COMPARING: u64 = 256;
 const LIKELY: usize = 3;
 /// Limits on the gain of one part of a split. They make a split that helps both parts win over one that helps a single

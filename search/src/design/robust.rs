@@ -72,7 +72,8 @@ impl DesignSearch<'_> {
             let plan = of.outcome.as_ref().ok()?;
             Some(self.least_step_factor(model) / self.step_factor_of(self.prepared_job(model, id), &chip, plan))
         };
-        // Allows for rounding. Means grow with every model's measure.
+        // The mean over models grows with each model's measure, so the smallest part bounds it. The last factor allows
+        // for rounding.
         least * evaluation.iter().enumerate().filter_map(part).fold(1.0, f64::min) * (1.0 - 1e-12)
     }
 

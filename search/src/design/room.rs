@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use step::DeviceMemory;
 
-/// A memory in which some model has no plan on a fabric.
+/// Memory capacities that are too small for every plan of some model on a fabric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TooSmallMemory {
     /// The first fabric on which plans need the same memory.
@@ -27,8 +27,8 @@ impl TooSmallMemory {
     }
 }
 
-/// The memories found too small so far. Sets are excluded by them while others are refined at the same time, and
-/// memories are added between those rounds only, so that the search does not depend on the number of threads.
+/// The memories found too small so far. They exclude sets of chips while other sets are refined at the same time.
+/// Memories are added only between such rounds, so the search does not depend on the number of threads.
 #[derive(Debug, Default)]
 pub(super) struct TooSmallMemories {
     found: Mutex<Vec<TooSmallMemory>>,
@@ -64,7 +64,8 @@ impl TooSmallMemories {
         }
     }
 
-    /// Tries the largest memory of the space on each kind of its fabrics: it may be that nothing fits at all.
+    /// Tries the largest memory of the space on each kind of its fabrics, to find out early if some model has no plan
+    /// on any chip.
     fn try_largest_memory(&self, search: &DesignSearch<'_>) {
         let Some(Corners { fast, fabrics, least, .. }) = search.space.corners_of_largest_memory() else { return };
         let kinds: BTreeSet<usize> = fabrics.iter().map(|&fabric| first_alike(search, fabric)).collect();
@@ -113,8 +114,8 @@ fn memories_of<'a>(search: &'a DesignSearch<'_>, seen: &'a ChipOrBox) -> impl It
     seen.fabrics().iter().map(move |&fabric| TooSmallMemory { fabric: first_alike(search, fabric), memory })
 }
 
-/// The first fabric of the space that has the plans of this one, and on which they need the same memory: the fabrics
-/// differ in their links, not in their domains.
+/// Returns the first fabric of the space with the same plans and the same memory needs as `fabric`. Such fabrics differ
+/// in their links, but not in the size of their fast domains.
 fn first_alike(search: &DesignSearch<'_>, fabric: usize) -> usize {
     let is_alike = |other: &usize| {
         search.workloads.iter().all(|workload| match (workload.prepared.get(*other), workload.prepared.get(fabric)) {

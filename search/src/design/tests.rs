@@ -243,7 +243,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             front.insert(FrontPoint { costs, value, id });
         }
     }
-    // The front also has the right one of equal designs.
+    // Among equal designs, the front keeps the first one, as the exhaustive front does.
     let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.value)).collect();
     let found: Vec<(usize, f64)> =
         one.front.iter().map(|&at| (one.designs[at].id.point, one.value_of_design(at))).collect();
@@ -263,7 +263,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     bad_ends(&search)?;
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
-            // Allows for schedules whose bounds are kept to a relative rounding.
+            // The factor allows for rounding in the bounds of schedules.
             (CandidateOutcome::Pruned { bound, .. }, Some((_, value))) => {
                 prop_assert!(*bound <= value * (1.0 + 1e-9), "{bound} {value}")
             }
@@ -410,7 +410,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     let workloads = [Workload::of_one_model(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
     let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim, robust: None });
-    // Returns false this many times.
+    // The stop function returns false `LOOKS` times.
     let asked = AtomicUsize::new(0);
     let nodes = runner::SearchProblem::root_nodes(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);
     assert_eq!((nodes.len(), asked.into_inner()), (space.chip_count(), space.chip_count()));
@@ -496,7 +496,7 @@ fn that_nothing_fits_is_known_from_few_chips() {
     assert_eq!(decided, space.combination_count());
 }
 
-/// Small spaces of random dimensions, objectives, axes and limits: few here, a hundred with COPLACE_SPACES=100.
+/// Number of small spaces with random dimensions, objectives, axes and limits: 2, or the value of COPLACE_SPACES.
 fn cases() -> u32 {
     std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }

@@ -86,7 +86,8 @@ pub struct BoundedChoice {
     pub bound: Seconds,
 }
 
-/// The fastest choice with at most `budget` bytes on the device, which copies whole tensors. `None` if nothing fits.
+/// Finds the fastest choice with at most `budget` bytes on the device, among those that copy only whole tensors. `None`
+/// if nothing fits.
 ///
 /// One integer program decides all tensors of the layer. A tensor is kept, goes to the host, goes to storage, or its
 /// producer is rerun. The exposed copy time of a pass is at least the fraction that is never hidden, and at least the
@@ -243,7 +244,7 @@ impl<'l> CopyProgram<'l> {
         model
     }
 
-    /// The choice that the solver's values stand for. They are in the order in which the variables were added.
+    /// Reads the choice from the solver's values, which are in the order in which the variables were added.
     fn read_choice(&self, values: &[f64]) -> LayerChoice {
         let places = self.rerun.iter().chain(&self.host).chain(&self.storage).flatten().copied();
         let made = self.keep.iter().copied().chain(places);
@@ -273,8 +274,8 @@ fn reruns_of(rerun: &[Option<Variable>]) -> impl Iterator<Item = (usize, Variabl
     rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)))
 }
 
-/// The operators to rerun for the least time within the stash budget (in units). With a time limit (scaled seconds),
-/// those for the smallest stash within it.
+/// Solves the program for the operators to rerun. They minimise the time within the stash budget (in units). With a
+/// time limit (scaled seconds), they minimise the stash within it.
 fn solve_program(
     layer: &LayerTensors,
     unit: u64,

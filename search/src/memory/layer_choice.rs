@@ -23,7 +23,7 @@ pub struct LayerChoice {
     pub offloaded: Vec<TensorIndex>,
     /// The tensors that go to storage.
     pub stored: Vec<TensorIndex>,
-    /// Tensors of which only a fraction of the tokens is offloaded, and that fraction. If the other tokens' part is
-    /// rebuilt, `operators` are rerun for these tokens only.
+    /// Tensors that are offloaded for only a fraction of the tokens, and that fraction. If they are rebuilt for the
+    /// other tokens, `operators` are rerun for those other tokens only.
     pub share: Option<(Vec<TensorIndex>, TokenShare)>,
 }

@@ -78,7 +78,7 @@ impl MixQuestion<'_> {
         caps
     }
 
-    /// The fastest mix, with a lower bound; `None` if none fits.
+    /// Finds the fastest mix and a lower bound; `None` if none fits.
     #[must_use]
     pub fn find_best_mix(&self) -> Option<StageMix> {
         if self.layers == 0 {
@@ -121,8 +121,9 @@ impl MixQuestion<'_> {
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage
     }
 
-    /// The same problem with tighter limits, after a mix turned out to exceed those of device, host and storage by the
-    /// given bytes. A new limit is the mix's computed use less the excess; limits without an excess stay.
+    /// Returns the same problem with tighter limits, after a mix turned out to exceed the limits of device, host and
+    /// storage by the given bytes. A new limit is the mix's computed use less the excess; limits without an excess
+    /// stay.
     #[must_use]
     pub fn tighten_budgets(&self, mix: &StageMix, device: u64, [host, storage]: [u64; 2]) -> Self {
         let sum = |of: fn(&MixPoint) -> u64| {

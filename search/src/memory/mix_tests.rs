@@ -97,7 +97,8 @@ proptest! {
             let retained = layer.policy_of_rerun(choice.operators).stash;
             let extra = layer.policy_of_rerun(choice.operators).extra;
             if again.is_some() {
-                // All tokens keep what the rerun tokens start from, and no choice reruns more than they do.
+                // If only a part of the tokens is rerun, the other tokens retain more. So the choice retains at least
+                // the policy's bytes, and its reruns take at most the policy's time.
                 prop_assert!(choice.stash + choice.host + choice.storage >= retained && choice.again <= extra);
             } else {
                 prop_assert_eq!((choice.stash + choice.host + choice.storage, choice.again), (retained, extra));

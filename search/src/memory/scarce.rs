@@ -36,7 +36,8 @@ pub(super) struct SolvedMix {
 }
 
 impl<'a> PolicyMixProgram<'a> {
-    /// Keeps the policies of which one layer fits and that no other policy dominates in time and all three memories.
+    /// Keeps a policy if one layer fits under it, and no other policy is at least as good in time and all three
+    /// memories.
     pub fn new(points: &'a [MixPoint], allowed: &[usize], layers: u64, room: [f64; 3]) -> Self {
         let fits = |at: &usize| bytes_of_policy(&points[*at]).iter().zip(room).all(|(bytes, room)| *bytes <= room);
         let mut sorted: Vec<usize> = allowed.iter().copied().filter(fits).collect();
@@ -95,8 +96,8 @@ impl<'a> PolicyMixProgram<'a> {
         self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// Lower bound on the seconds of any mix, with fractional counts allowed. `None` if no mix fits; 0 if the solver
-    /// fails.
+    /// Solves the program with fractional counts. Returns a lower bound on the seconds of any mix. `None` if no mix
+    /// fits; 0 if the solver fails.
     pub fn solve_relaxation(&self) -> Option<f64> {
         if self.allowed.is_empty() {
             return None;
@@ -109,7 +110,7 @@ impl<'a> PolicyMixProgram<'a> {
         }
     }
 
-    /// The best mix that the solver finds, with a bound. `least` is the bound of [`Self::solve_relaxation`]. If rounded
+    /// Solves the program for the best mix and a bound. `least` is the bound of [`Self::solve_relaxation`]. If rounded
     /// counts do not fit, the program is solved again with some slack.
     pub fn solve_mix(&self, least: f64) -> SolvedMix {
         let mut bound = least;

@@ -69,8 +69,8 @@ impl RecomputeSpace {
         bad.map_or(Ok(()), |(t, o)| Err(LayerError::Time { operator: o.name.clone(), seconds: t.0 }))
     }
 
-    /// The front from labels compared by these times, in seconds. [`RecomputeSpace::front`] uses it if there are too
-    /// many candidates.
+    /// Computes the front by labels, which are compared by these times in seconds. [`RecomputeSpace::front`] calls this
+    /// if there are too many candidates to list.
     pub(super) fn solve_by_labels(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
         let bytes = |t: &TensorIndex| self.layer.tensors[t.0].bytes.0;
         let rebuilt = self.layer.operators.iter().map(|o| o.outputs.iter().map(bytes).fold(0, u64::saturating_add));

@@ -113,7 +113,7 @@ pub(super) fn random_layer(numbers: &[u32], operators: usize) -> LayerTensors {
     b.0
 }
 
-/// Every set of recomputable operators, filtered by definition.
+/// Tries every set of recomputable operators, and keeps the Pareto-optimal policies by definition.
 fn brute_force(layer: &LayerTensors) -> Vec<(u64, f64, u64)> {
     let allowed: Vec<usize> = (0..layer.operators.len()).filter(|&o| layer.operators[o].recomputable).collect();
     let mut all: Vec<(u64, f64, u64)> = (0..1_u32 << allowed.len())

@@ -22,7 +22,7 @@ impl Job<'_> {
         Ok(LoweredShape { graph: lower_plan(&fullest, plan, self.stack)?, profile })
     }
 
-    /// The timeline of a plan's step, event by event.
+    /// Simulates a plan's step event by event. Returns its timeline.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow, or a chip that the cost model cannot use.
@@ -55,8 +55,8 @@ impl Job<'_> {
         })
     }
 
-    /// Evaluates the memory of one plan and, if it fits, its time and energy. The margin counts as memory that a plan
-    /// which fits may use.
+    /// Evaluates the memory of one plan and, if it fits, its time and energy. The capacity of a plan that fits includes
+    /// the margin for the error of its peak.
     pub(crate) fn try_plan(
         &self,
         chip: &mut ChipTimes,

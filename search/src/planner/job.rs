@@ -163,7 +163,7 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn least_devices(&self) -> u64 {
         if !self.techniques.is_empty() {
-            return 1; // They may take less, or go away.
+            return 1; // Techniques may shrink or remove weights, gradients and states.
         }
         let per = BytesPerParameter::new(self.optimizer, &self.precision);
         let memory = &self.stack.memory;

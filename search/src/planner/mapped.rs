@@ -24,7 +24,7 @@ pub enum PlanMappingError {
     NoUnits {
         /// The fabric.
         fabric: String,
-        /// Devices.
+        /// The number of devices.
         devices: u32,
     },
 }

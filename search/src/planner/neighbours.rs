@@ -109,8 +109,8 @@ fn outcome(
     }
 }
 
-/// A plan with policies by stage whose stages have changed. It gets the best policies for the new stages, or full
-/// recomputation if none fits. `None` if it breaks a rule.
+/// Gives a plan whose stages have changed the best policies for its new stages, or full recomputation if none fits.
+/// `None` if the plan breaks a rule. Only plans with policies by stage need this.
 fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     let l = &plan.layout;
     l.check_model_and_batch(job.model, &plan.batch).ok()?;

@@ -90,9 +90,9 @@ pub(crate) fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
     /// The fastest plans that fit, fastest first, one of each set of similar plans ([`RankedPlan::alike`]). If the
-    /// stack's framework cannot run the fastest ([`step::SoftwareStack::why_not_runnable`]), the fastest that it can run is
-    /// included too. If it discourages plans ([`step::SoftwareStack::why_discouraged`]), the list has the others, and
-    /// last the fastest discouraged plan if that is faster than the first ([`Job::count_documented`]).
+    /// stack's framework cannot run the fastest ([`step::SoftwareStack::why_not_runnable`]), the fastest that it can
+    /// run is included too. If it discourages plans ([`step::SoftwareStack::why_discouraged`]), the list has the
+    /// others, and last the fastest discouraged plan if that is faster than the first ([`Job::count_documented`]).
     ///
     /// [`Job::count_documented`]: crate::planner::Job::count_documented
     pub best: Vec<RankedPlan>,

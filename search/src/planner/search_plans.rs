@@ -18,8 +18,8 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
     search_plans_watched(job, space, top, PlanWatch::NONE)
 }
 
-/// [`search_plans`] with progress reports and a stop. A stopped search returns the best so far and a lower bound
-/// ([`PlanAnswer::stopped`]).
+/// As [`search_plans`], with progress reports and a stop. A stopped search returns the best plans so far and a lower
+/// bound ([`PlanAnswer::stopped`]).
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -88,8 +88,8 @@ fn is_faster(ranked: &RankedPlan, limit: f64) -> bool {
     ranked.time.total.0 < limit * (1.0 - ROUNDING)
 }
 
-/// The fastest plans of a space. If the framework cannot run the first, the fastest that it can run is among them or
-/// follows them.
+/// Searches a space for its fastest plans. If the framework cannot run the first, the fastest that it can run is among
+/// them or follows them.
 fn search_with_runnable(
     job: &Job<'_>,
     space: &PlanSpace,
@@ -126,7 +126,7 @@ fn search_with_runnable(
 /// Factor by which the list grows if it holds too many similar plans.
 const LONGER: usize = 4;
 
-/// The fastest plans, one of each set of similar ones.
+/// Searches for the fastest plans, and keeps one of each set of similar plans.
 fn search_one_of_alike(
     job: &Job<'_>,
     space: &PlanSpace,
@@ -142,7 +142,7 @@ fn search_one_of_alike(
         let all = answer.best.len() < length;
         answer.best = keep_one_of_alike(answer.best);
         if let (Some(shorter), Some(_)) = (shorter.take(), answer.stopped) {
-            // The shorter list comes from a search that was not stopped.
+            // This search was stopped. The shorter list comes from the last complete search.
             return Ok(shorter);
         }
         // Similar plans leave too little room for others. Search for a longer list until it has `top` different plans,
@@ -157,7 +157,7 @@ fn search_one_of_alike(
     }
 }
 
-/// The fastest plans, including similar ones.
+/// Searches for the fastest plans, including similar ones.
 pub(crate) fn search_once(
     job: &Job<'_>,
     space: &PlanSpace,

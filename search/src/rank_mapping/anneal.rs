@@ -64,7 +64,7 @@ fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
         .collect()
 }
 
-/// New devices for some ranks: two blocks of `order` are swapped, or a run of blocks is reversed. Empty if no rank
+/// Proposes new devices for some ranks: swaps two blocks of `order`, or reverses a run of blocks. Empty if no rank
 /// would change its unit.
 fn propose_move(random: &mut SeededRandom, state: &MappingState<'_>, order: &[usize], sizes: &[u64]) -> Vec<RankMove> {
     if sizes.is_empty() {

@@ -178,7 +178,8 @@ impl<'a> MappingState<'a> {
                 signature.add_place(from, lines + tier, *place);
             }
         }
-        // Groups are visited in one order, but the first occurrence of a spread may differ.
+        // The order depends on the group that has a spread first. Sorting gives equal signatures to assignments with
+        // the same spreads and links.
         signature.places.sort_unstable();
         signature
     }
@@ -220,20 +221,21 @@ impl<'a> MappingState<'a> {
         time
     }
 
-    /// The step, simulated event by event.
+    /// Simulates the step event by event.
     pub fn play_step(&mut self) -> Result<StepTime, StepError> {
         let table = self.known_network();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// The step if sends between stages took no time, simulated event by event.
+    /// Simulates the step event by event, as if sends between stages took no time.
     pub fn play_step_without_sends(&mut self) -> Result<StepTime, StepError> {
         let mut table = self.known_network();
         table.sends = Default::default();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// Mean seconds of a byte over groups, each at its unit with the fewest members.
+    /// Mean seconds per byte over groups. The rate of a group is its link's rate times the members in its emptiest
+    /// unit.
     fn burden_of_line(&self, groups: std::ops::Range<usize>) -> f64 {
         let count = groups.len().max(1) as f64;
         self.lying[groups].iter().map(|place| 1.0 / (place.link.0 * f64::from(place.spread.least))).sum::<f64>() / count

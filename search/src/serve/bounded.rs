@@ -22,7 +22,8 @@ pub type PriceValue<'a> = dyn Fn(usize, f64) -> PricedValue + Sync + 'a;
 pub struct JoinedValues<'a> {
     /// The joint value of a first and a second value. It grows with both.
     pub join: &'a (dyn Fn(f64, f64) -> f64 + Sync),
-    /// For a joint value and a first value: the second value above which the candidate exceeds that joint value.
+    /// Takes a joint value and a candidate's first value. Returns the second value above which the candidate exceeds
+    /// that joint value.
     pub needed: &'a (dyn Fn(f64, f64) -> f64 + Sync),
 }
 
@@ -97,7 +98,7 @@ impl BoundedValues {
         self.price_above(&all, price, &|_| threshold);
     }
 
-    /// Prices those of the candidates `some` whose bound is above their threshold.
+    /// Prices the candidates of `some` that have no exact value yet and whose bound is above their threshold.
     fn price_above(&mut self, some: &[usize], price: &PriceValue<'_>, threshold: &(dyn Fn(usize) -> f64 + Sync)) {
         let due: Vec<usize> =
             some.iter().copied().filter(|at| self.exact(*at).is_none() && self.at_most(*at) > threshold(*at)).collect();

@@ -95,8 +95,9 @@ const TRIED: u64 = 64;
 const SAMPLED: u64 = 2_000;
 
 impl Space {
-    /// The reason why no combination is a chip, if a sample spread evenly over the space has none and all of the sample
-    /// have this reason. So a value that no chip may have is found before the search.
+    /// Returns the reason why no combination is a chip, so that a value that no chip may have is found before the
+    /// search. Only a sample, spread evenly over the space, is built. `None` if one of the sample is a chip, or if
+    /// their reasons differ.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.

@@ -258,7 +258,7 @@ impl Space {
     /// Bounds the whole space by boxes without open words, because words have no bound in common. `None` if there are
     /// too many boxes, if one of them has no bound, or if the space is not searched in boxes.
     fn enclose_by_words(&self) -> Option<Vec<Enclosed>> {
-        /// Most boxes that are bounded.
+        /// Limit on the number of boxes that are bounded.
         const BOXES: usize = 256;
         let (mut boxes, mut enclosed) = (vec![self.whole_region()?], Vec::new());
         while let Some(region) = boxes.pop() {
@@ -433,7 +433,7 @@ impl Space {
                 ];
                 let ends = lists
                     .into_iter()
-                    // A chip has at least one core, row or MiB.
+                    // The value 1 is no end of the search range, because a chip has at least one core, row or MiB.
                     .filter(|(key, _, value)| *key == "hbm_gib" || *value > 1.0)
                     .filter_map(|(key, list, value)| {
                         limits::is_end_of(&list, value).map(|largest| (key.to_owned(), value, largest))
@@ -444,7 +444,7 @@ impl Space {
         }
     }
 
-    /// The fields of chip and fabric that the study computes from a dimension, those of the area left out. Empty for
+    /// The fields of chip and fabric that the study computes from a dimension, without those of the area. Empty for
     /// PHAZE's grid.
     #[must_use]
     pub fn fields_that_follow(&self, dimension: &str) -> Vec<String> {

@@ -64,7 +64,7 @@ impl Region {
         (0..self.ranges.len()).filter(|&dimension| self.ranges[dimension].0 < self.ranges[dimension].1)
     }
 
-    /// The lower and upper half along a dimension with several values.
+    /// Splits the region into its lower and upper half along a dimension with several values.
     pub(crate) fn split_in_halves(&self, dimension: usize) -> [Self; 2] {
         let (first, last) = self.ranges[dimension];
         let middle = first + (last - first) / 2;

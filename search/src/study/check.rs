@@ -56,7 +56,7 @@ impl Study {
         Ok(())
     }
 
-    /// Refuses block-wise recomputation, and policies by stage with other splits than even ones.
+    /// Refuses block-wise recomputation, and policies by stage together with the best split of the layers.
     fn check_plans(&self, file: &str) -> Result<(), StudyError> {
         let plans = &self.plan.choices;
         if let Some(count) = plans.blocks.first() {

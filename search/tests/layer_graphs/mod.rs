@@ -17,7 +17,8 @@ use workloads::{Lowering, Model, RecomputeSet, Segment, TrainingGraph};
 const DEVICES: u32 = 1024;
 /// The widest tensor parallelism.
 const WIDEST: u32 = 8;
-/// The longest sequence: an operator of a million tokens takes longer than a schedule counts ticks.
+/// Limit on the sequence length in tokens. An operator over a million tokens takes more ticks than a schedule can
+/// count.
 const LONGEST: u64 = 131_072;
 /// A fabric with latency, and one without latency on which collectives take longest.
 pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
@@ -29,8 +30,9 @@ pub struct LayerGraphs {
     pub graphs: Vec<(&'static str, TrainingGraph)>,
 }
 
-/// The ways of studies: on one device, with fused and unfused attention; on the most devices up to eight that divide
-/// it, with and without sequence parallelism; and with elementwise work in the epilogues of products.
+/// Lowers a model in the ways of studies. On one device: with fused and unfused attention. On the largest
+/// tensor-parallel degree up to eight: with and without sequence parallelism, and with elementwise work in the
+/// epilogues of products.
 pub fn lower_model(model: &str) -> LayerGraphs {
     let model = Model::load(model).unwrap();
     let widest = tensor_parallel_degrees(&model, WIDEST).into_iter().max().unwrap();

@@ -5,9 +5,9 @@
 //! the slower of them. The backward pass keeps a tile of keys and values and streams queries, their output gradients
 //! and accumulators.
 //!
-//! Arrays that keep their sums in registers exchange scores with the lanes there. All others write scores and partial
-//! sums to the core's innermost memory, where the lanes read them and write the probabilities. Accumulators, if any,
-//! take the partial sums of a tile size if that is better.
+//! Arrays that keep their sums in registers exchange scores with the lanes in those registers. All others write scores
+//! and partial sums to the core's innermost memory, where the lanes read them and write the probabilities.
+//! Accumulators, if any, take the partial sums of a tile size if that is better.
 
 use super::level_rates::{LevelBytes, LevelRates};
 use super::machine::{Machine, SpanResources};
@@ -19,9 +19,9 @@ use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
 use crate::units::{Joules, Seconds};
 
-/// A tiling up to this factor slower than the fastest is preferred if its traffic takes less energy. Tiles of one speed
-/// differ by less, in their first load (0.1 of 4,128 us for 32 heads and 4,096 tokens on TPU v4). The reported time is
-/// the fastest one's, so that every law of times holds exactly.
+/// A tiling up to this factor slower than the fastest is preferred if its traffic takes less energy. Equally fast
+/// tilings differ by less than this factor: only their first loads differ (by 0.1 of 4,128 us for 32 heads and 4,096
+/// tokens on TPU v4). The reported time is the fastest tiling's, so that times stay exactly monotone in the hardware.
 const NEAR_TIE: f64 = 1.0 + 1e-4;
 
 /// The time and traffic of one tile size on one route.
@@ -118,7 +118,7 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.add_traffic_energy(&traffic)
+        energy: model.energy_of_traffic(&traffic)
             + energy.macs_energy(a.operand, a.flops().0 / 2)
             + energy.vector_energy(operations as u128),
         traffic,
@@ -158,7 +158,7 @@ fn least_energy_tiling(
     let least = fastest.total_seconds();
     // No port may be busy for longer than the reported time.
     let allowed = |plan: &&AttentionTiling| plan.total_seconds() <= least * NEAR_TIE && plan.moving <= least;
-    let energy = |plan: &AttentionTiling| model.add_traffic_energy(&traffic_of_tiling(view, a, plan)).0;
+    let energy = |plan: &AttentionTiling| model.energy_of_traffic(&traffic_of_tiling(view, a, plan)).0;
     let near = plans.iter().filter(allowed).map(|plan| (energy(plan), plan));
     near.min_by(|(left, _), (right, _)| left.total_cmp(right)).map_or(fastest, |(_, plan)| *plan)
 }
@@ -184,7 +184,7 @@ pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, 
     machine.calibration.launch_overhead.0 + vector.max(tensor)
 }
 
-/// Lane cycles per score. The units for transcendental functions, if any, compute the exponentials.
+/// Returns the lane cycles per score. The units for transcendental functions, if any, compute the exponentials.
 fn lane_cycles(machine: &Machine, a: &FusedAttention) -> f64 {
     let cycles = machine.constants.cycles_of_score(a.direction);
     Transcendentals::EXPONENTIAL.least_lane_cycles(cycles, machine.transcendentals_per_lane)
@@ -208,25 +208,26 @@ struct AttentionTiles {
     tk: f64,
 }
 
-/// Number of tile pairs, at most `tq` x `tk`, that the mask does not empty. A causal mask computes the diagonal tile
-/// whole, so each row of tiles keeps half a tile more than half. With a window of w keys a tile of q queries sees w + q
-/// keys, except for the first w queries of a causal sequence.
+/// Number of tile pairs, at most `tq` x `tk`, that the mask does not empty. A causal mask computes the diagonal tiles
+/// whole, so a row of tiles keeps on average half of its tiles plus half a tile. With a window of w keys a tile of q
+/// queries sees w + q keys, except for the first w queries of a causal sequence.
 fn tile_pairs(a: &FusedAttention, AttentionTiles { q, k, tq, tk }: AttentionTiles) -> f64 {
     let all = if a.causal { (tq * tk * 0.5 + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
     match a.window.filter(|window| *window < a.keys) {
         None => all,
         Some(window) => {
             let w = window as f64;
-            // If queries are a fraction of the keys, the same fraction of them lacks keys.
+            // The first w queries of a causal sequence see fewer than w keys. If only a fraction of the queries is
+            // computed, the shortfall is the same fraction.
             let share = a.queries as f64 / a.keys as f64;
             let lacking = if a.causal { share * w * w / (2.0 * q * k) } else { 0.0 };
-            // A row of tiles has at least one.
+            // A row of tiles has at least one tile.
             (tq * (w + q) / k - lacking).max(tq).min(all.max(tq))
         }
     }
 }
 
-/// Powers of two from 16 to 1024, cut off at the dimension.
+/// Returns the powers of two from 16 to 1024, cut off at the dimension.
 fn tile_sizes(dimension: u64) -> impl Iterator<Item = f64> {
     let dimension = dimension.max(1);
     [16_u64, 32, 64, 128, 256, 512, 1024]
@@ -264,7 +265,7 @@ fn push_tilings(
         Direction::Backward => 2.0 * products(q, k, d) + 2.0 * products(k, d, q) + products(q, d, k),
     };
     let tensor = cycles / machine.mac_rate(a.operand);
-    // If vector cores outnumber tensor cores, several serve one: all lanes work.
+    // If vector cores outnumber tensor cores, several vector cores serve one tensor core, so all lanes work.
     let workers = view.cores.min(view.vector_cores);
     let lanes = machine.lane_rate(view) / workers;
     let rescale = match a.direction {
@@ -279,8 +280,8 @@ fn push_tilings(
     let units = heads * kept;
     let step = tensor.max(vector);
     let steps = pairs / kept;
-    // A unit runs its first product before any softmax, then the slower side per tile pair. Units run in waves over the
-    // cores.
+    // A unit runs its first product before any softmax. Then each tile pair takes the longer of its products and its
+    // softmax. Units run in waves over the cores.
     let work = ceil_div(units, workers) * (steps * step) + tensor.min(vector);
     let kv = a.key_value_tensors() as f64;
     let streamed = match a.direction {

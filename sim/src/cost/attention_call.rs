@@ -77,7 +77,7 @@ impl AttentionSoftware {
     const SERVING: &str = "tensorrt_llm";
     const TRAINING: &str = "flash_attention_2";
 
-    /// The library of this name whose rates the chip's file has.
+    /// Returns the library of this name whose rates the chip's file has.
     ///
     /// # Errors
     /// [`UnknownAttentionLibrary`] lists the names that exist.

@@ -52,16 +52,16 @@ impl CostModel {
             * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
     }
 
-    /// A tighter lower bound over all mappings on one core or on all cores. It is the largest of [`Self::lower_bound`],
-    /// the folds that the arrays cannot fill, and the operand traffic that the cores' buffers force through the shared
-    /// level. Costs some dozens of arithmetic operations. For kernels that are not mapped it equals
-    /// [`Self::lower_bound`].
+    /// Returns a tighter lower bound over all mappings on one core or on all cores. It is the largest of
+    /// [`Self::lower_bound`], the folds that the arrays cannot fill, and the operand traffic that the cores' buffers
+    /// force through the shared level. Costs some dozens of arithmetic operations. For kernels that are not mapped it
+    /// equals [`Self::lower_bound`].
     #[must_use]
     pub fn buffered_bound(&self, kernel: &Kernel) -> Seconds {
         self.buffered_bound_on(kernel, Span::OneCore).min(self.buffered_bound_on(kernel, Span::AllCores))
     }
 
-    /// [`Self::buffered_bound`] on this span alone.
+    /// Returns [`Self::buffered_bound`] on this span alone.
     #[must_use]
     pub fn buffered_bound_on(&self, kernel: &Kernel, span: Span) -> Seconds {
         let on = |view: &SpanResources| self.lower_bound_on(kernel, view).0.max(self.unit_lower_bound(kernel, view));

@@ -63,7 +63,7 @@ pub struct CostCache<'a> {
 }
 
 impl<'a> CostCache<'a> {
-    /// An empty cache for a model.
+    /// Creates an empty cache for a model.
     #[must_use]
     pub fn new(model: &'a CostModel) -> Self {
         Self { model, known: HashMap::default() }
@@ -75,13 +75,13 @@ impl<'a> CostCache<'a> {
         self.model
     }
 
-    /// The cost of a kernel, computed on first use: the same value as [`CostModel::cost_of_kernel`].
+    /// Returns the cost of a kernel, computed on first use: the same value as [`CostModel::cost_of_kernel`].
     pub fn cost_of_kernel(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
         let model = self.model;
         *self.known.entry((*kernel, span)).or_insert_with(|| model.cost_of_kernel(kernel, span))
     }
 
-    /// Distinct pairs of kernel and span seen.
+    /// Returns the number of distinct pairs of kernel and span seen.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()

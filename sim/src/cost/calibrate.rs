@@ -49,7 +49,7 @@ pub enum ChipScalar {
 }
 
 impl ChipScalar {
-    /// All scalars of a chip.
+    /// Returns all scalars of a chip.
     #[must_use]
     pub fn all_of_chip(chip: &Accelerator) -> Vec<Self> {
         let library = chip.library.iter().flat_map(|_| const { &KernelLibrary::PARAMETERS }).map(Self::Library);
@@ -122,8 +122,8 @@ pub struct DeterminedScalar {
     pub before: f64,
     /// The fitted value; the file's value if the measurements do not determine it.
     pub after: f64,
-    /// Its 90 % confidence range from the measurements. Within it, the other scalars move along as far as they are
-    /// uncertain.
+    /// Its 90 % confidence range from the measurements. As this scalar moves through the range, the other scalars move
+    /// within their own uncertainty to fit the measurements best.
     pub range: (f64, f64),
     /// True if the measurements determine it.
     pub determined: bool,
@@ -142,10 +142,11 @@ pub struct ChipFit {
     pub before: f64,
     /// Root mean square of the groups' mean errors after the fit.
     pub after: f64,
-    /// The same with each measurement predicted from a fit to the others; more than twelve measurements are left out in
-    /// twelve folds.
+    /// Root mean square of the groups' mean errors, with each measurement predicted from a fit to the others. If there
+    /// are more than twelve measurements, twelve folds are left out in turn instead.
     pub left_out: f64,
-    /// The same with each group predicted from a fit to the other groups; `None` if there is only one group.
+    /// Root mean square of the groups' mean errors, with each group predicted from a fit to the other groups. `None` if
+    /// there is only one group.
     pub by_group: Option<f64>,
 }
 
@@ -341,7 +342,7 @@ impl ChipFitProblem<'_> {
         if self.from_others { self.similar_built_in_chips().map(point).collect() } else { Vec::new() }
     }
 
-    /// Built-in chips that run kernels like this one: both by a library, or both as a compiler maps them.
+    /// Returns the built-in chips that run kernels like this one: both by a library, or both as a compiler maps them.
     fn similar_built_in_chips(&self) -> impl Iterator<Item = &'static Accelerator> {
         let by_library = self.chip.library.is_some();
         let all = templates().unwrap_or_default().iter().map(|template| &template.accelerator);
@@ -373,7 +374,7 @@ impl ChipFitProblem<'_> {
         self.log_errors(rows, point).iter().zip(rows).map(|(error, row)| error * weight(row)).collect()
     }
 
-    /// The root mean square, over the groups, of their mean absolute relative errors.
+    /// Returns the root mean square, over the groups, of their mean absolute relative errors.
     fn root_mean_square_error(&self, errors: &[f64]) -> f64 {
         let means = self.groups.group_means(errors.iter().map(|e| e.exp_m1().abs()));
         (means.iter().map(|mean| mean * mean).sum::<f64>() / means.len().max(1) as f64).sqrt()

@@ -4,7 +4,7 @@ use super::level_rates::{LevelBytes, LevelRates};
 use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
 use super::mapping::{BestMapping, ChosenMappings, MappingCost, choose_mappings, search_mappings};
-use super::mapping_problem::{MappingProblem, chunk_bytes};
+use super::mapping_problem::{MappingProblem, chunk_length};
 use super::route::Route;
 use super::shared_traffic::{OuterTraffic, compute_outer_traffic};
 use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
@@ -14,7 +14,7 @@ use crate::kernel::{Contraction, Epilogue};
 use crate::units::Seconds;
 
 impl MappingProblem {
-    /// A contraction with the elementwise work on its result.
+    /// Returns a contraction with the elementwise work on its result.
     pub(super) fn of_contraction(
         machine: &Machine,
         view: &SpanResources,
@@ -50,22 +50,22 @@ impl MappingProblem {
     }
 }
 
-/// Lane cycles of the elementwise work; one more per result where results are summed.
+/// Returns the lane cycles of the elementwise work. If results are summed, each takes one more cycle.
 fn lane_cycles(e: &Epilogue, machine: &Machine) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
     let cycles = vector_core::lane_cycles_of_element(machine, function.function, function.direction);
     function.elements as f64 * (cycles + sum)
 }
 
-/// Operations of elementwise work; one more per result if results are summed.
+/// Returns the operations of the elementwise work. If results are summed, each takes one more operation.
 fn operations_of_epilogue(e: &Epilogue, machine: &Machine) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
     let cycles = vector_core::elementwise_cycles(function.function, function.direction, &machine.constants);
     function.elements as f64 * (cycles + sum)
 }
 
-/// Returns the vendor's library if it runs the product. The library has no kernel that sums its results: such a
-/// kernel's cores keep their sums while they stream an operand, and no tile ends by writing results.
+/// Returns the vendor's library if it runs the product. The library has no kernel for an epilogue that sums the
+/// results: the cores would keep the sums while they stream an operand, and no tile would end by writing results.
 fn library_of_product<'v>(view: &'v SpanResources, epilogue: Option<&Epilogue>) -> Option<&'v LibraryModel> {
     view.library.as_ref().filter(|_| epilogue.is_none_or(|e| e.summed <= 1))
 }
@@ -77,8 +77,8 @@ fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     model.machine.calibration.launch_overhead.0 + view.least_latency() + floor
 }
 
-/// The latency of [`cost_of_contraction`] if it is below `known` seconds, else `known`. Mappings that cannot be faster
-/// are pruned.
+/// Returns the latency of [`cost_of_contraction`] if it is below `known` seconds, else `known`. Mappings that cannot be
+/// faster are pruned.
 pub(super) fn latency_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -134,7 +134,7 @@ pub(super) fn cost_of_contraction(
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.add_traffic_energy(&traffic)
+        energy: model.energy_of_traffic(&traffic)
             + energy.macs_energy(c.operand, CostModel::count_macs(c))
             + energy.vector_energy(operations as u128),
         traffic,
@@ -176,7 +176,7 @@ pub(super) fn lower_bound_of_contraction(
     let crossings = view
         .local
         .first()
-        .map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_bytes(machine, p.k), &p));
+        .map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_length(machine, p.k), &p));
     let into_cores = p.batch * p.k * p.operand * crossings;
     let on = |route: &Route| least_port_time(view, &p, *route, into_cores);
     let port = view.routes.iter().map(on).fold(f64::INFINITY, f64::min);
@@ -184,7 +184,7 @@ pub(super) fn lower_bound_of_contraction(
     overhead_seconds(model, view) + compute.max(p.epilogue_time).max(port).max(own)
 }
 
-/// A lower bound on the time at the innermost shared level that the operands cross on a route.
+/// Returns a lower bound on the time at the innermost shared level that the operands cross on a route.
 fn least_port_time(view: &SpanResources, p: &MappingProblem, route: Route, into_cores: f64) -> f64 {
     let Some((at, level)) = route.levels_crossed(&view.shared).next_back() else { return 0.0 };
     if level.bypass {
@@ -194,7 +194,7 @@ fn least_port_time(view: &SpanResources, p: &MappingProblem, route: Route, into_
     level.busy_seconds(into_cores + if at == 0 { 0.0 } else { results } + p.epilogue_read, results)
 }
 
-/// [`least_array_cycles`] less a rounding margin, for pruning.
+/// Returns [`least_array_cycles`] less a rounding margin, for pruning.
 pub(super) fn least_compute_seconds(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
     least_array_cycles(machine, view, p) * (1.0 - 1e-9)
 }
@@ -241,7 +241,8 @@ fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem,
     view.local.iter().enumerate().map(of).fold(0.0, f64::max)
 }
 
-/// A lower bound, over all feasible units (um, un), on `M tn + N tm`, where tn = ceil(N / un) and tm = ceil(M / um).
+/// Returns a lower bound, over all feasible units (um, un), on `M tn + N tm`, where tn = ceil(N / un) and tm = ceil(M /
+/// um).
 ///
 /// `mapping::fits_capacity` defines feasible units. Resident accumulators require `4 um un + e (um + un) <= capacity`,
 /// where e is the bytes of two chunks of an operand's row; `M N / un + N M / um` is then least at um = un. A resident

@@ -46,14 +46,14 @@ impl LevelRates {
         }
     }
 
-    /// Seconds for which the ports are busy with this traffic.
+    /// Returns the seconds for which the ports are busy with this traffic.
     #[inline]
     pub(super) fn busy_seconds(&self, read: f64, written: f64) -> f64 {
         let (reading, writing) = (read * self.read, written * self.write);
         if self.single_port { reading + writing } else { reading.max(writing) }
     }
 
-    /// Joules of this traffic.
+    /// Returns the joules of this traffic.
     #[inline]
     pub(super) fn traffic_energy(&self, read: f64, written: f64) -> f64 {
         read * self.read_energy + written * self.write_energy

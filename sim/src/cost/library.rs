@@ -50,14 +50,14 @@ const STEP_BYTES: f64 = 128.0;
 const VECTOR_BYTES: u64 = 16;
 
 /// Alignment in bytes that the matrices of a batch need for their products to run on tensor cores. The matrices lie one
-/// after another in rows of a head's numbers; 150 16-bit numbers give an alignment of 4. cuBLAS asks for 16 (its
-/// library documentation, "Tensor Core Usage"), but has kernels with smaller loads for single products.
+/// after another in rows as long as a head's dimension. Rows of 150 16-bit numbers are aligned to 4 bytes. cuBLAS asks
+/// for 16 (its library documentation, "Tensor Core Usage"), but has kernels with smaller loads for single products.
 const BATCH_BYTES: f64 = 8.0;
 
 /// Sets of weights that measurements of single products rotate through, to defeat caches.
 const WEIGHT_SETS: f64 = 5.0;
 
-/// Fraction of the operands that the device's memory has to move, from 0 to 1.
+/// Returns the fraction of the operands that the device's memory has to move, from 0 to 1.
 fn missed_fraction(library: &LibraryModel, view: &SpanResources, p: &MappingProblem) -> f64 {
     let Some(cache) = view.shared.last().filter(|_| library.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
         return 1.0;
@@ -67,30 +67,31 @@ fn missed_fraction(library: &LibraryModel, view: &SpanResources, p: &MappingProb
     (set / held - 1.0).clamp(0.0, 1.0)
 }
 
-/// Fraction of the arrays' peak that power allows a product of this type.
+/// Returns the fraction of the arrays' peak that power allows a product of this type.
 fn power_fraction(machine: &Machine, library: &LibraryModel, operand: DataType) -> f64 {
     let narrow = if operand.bytes() == 1 { library.constants.narrow_power } else { 1.0 };
     let measured = machine.calibration.achieved_by_format.get(operand);
     measured.unwrap_or(machine.calibration.tensor_achieved_fraction * narrow)
 }
 
-/// Load width along the rows of a product's matrices, as a fraction of a full vector. Rows lie along the contracted
-/// dimension or the result's columns, never along the left operand's rows. Weight gradients, which have fp32 results,
-/// are the exception. Their operands are contiguous in both dimensions of the result, and tokens are contracted.
+/// Returns the load width along the rows of a product's matrices, as a fraction of a full vector. Rows lie along the
+/// contracted dimension or the result's columns, never along the left operand's rows. Weight gradients, which have fp32
+/// results, are the exception. Their operands are contiguous in both dimensions of the result, and tokens are
+/// contracted.
 fn narrowest_row(c: &Contraction) -> f64 {
     let is_gradient = c.result == DataType::Fp32 && c.operand.bytes() == 2;
     let other = if is_gradient { c.m } else { c.k };
     vector_alignment(other, c.operand.bytes()).min(vector_alignment(c.n, c.operand.bytes()))
 }
 
-/// Load width of a product's operands, as a fraction of a full vector.
+/// Returns the load width of a product's operands, as a fraction of a full vector.
 fn load_width_of_product(library: &LibraryModel, c: &Contraction) -> f64 {
     let width = narrowest_row(c);
     if c.batch > 1 { width } else { width.max(library.constants.unaligned_loads) }
 }
 
-/// The fraction of the arrays' peak that kernels for unaligned rows reach; `None` for aligned rows, and on chips where
-/// those kernels were not measured.
+/// Returns the fraction of the arrays' peak that kernels for unaligned rows reach; `None` for aligned rows, and on
+/// chips where those kernels were not measured.
 fn unaligned_fraction(library: &LibraryModel, c: &Contraction) -> Option<f64> {
     let kernels = library.scalars.unaligned.filter(|_| c.operand.bytes() == 2)?;
     match narrowest_row(c) * VECTOR_BYTES as f64 {
@@ -100,8 +101,8 @@ fn unaligned_fraction(library: &LibraryModel, c: &Contraction) -> Option<f64> {
     }
 }
 
-/// Load width along rows of `length` numbers, as a fraction of a full vector. Rows that do not start at multiples of 16
-/// B are loaded in smaller pieces.
+/// Returns the load width along rows of `length` numbers, as a fraction of a full vector. Rows that do not start at
+/// multiples of 16 B are loaded in smaller pieces.
 pub(super) fn vector_alignment(length: u64, bytes: u64) -> f64 {
     let row = length.saturating_mul(bytes).max(1);
     let width = 1_u64 << row.trailing_zeros().min(VECTOR_BYTES.trailing_zeros());
@@ -172,7 +173,7 @@ pub(super) fn cost_of_product(
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.add_traffic_energy(&traffic)
+        energy: model.energy_of_traffic(&traffic)
             + energy.macs_energy(c.operand, CostModel::count_macs(c))
             + energy.vector_energy(operations as u128),
         traffic,
@@ -181,7 +182,7 @@ pub(super) fn cost_of_product(
     }
 }
 
-/// The latency of [`cost_of_product`].
+/// Returns the latency of [`cost_of_product`].
 pub(super) fn latency_of_product(
     machine: &Machine,
     view: &SpanResources,
@@ -345,8 +346,9 @@ mod tests {
         assert!(time_on(&split, &narrow) < 0.5 * time_on(&chip, &narrow));
     }
 
-    /// Measured on an H100 (`measured/reference/h100_pytorch`): 30,261 and 4,630 us forward; 198.7 us for 4,095
-    /// contracted tokens of a weight's gradient, 177.7 us for 4,095 rows.
+    /// Measured on an H100 (`measured/reference/h100_pytorch`): a product with 50,257 columns takes 30,261 us, one with
+    /// 50,264 columns 4,630 us. A product with 4,095 rows takes 177.7 us, a weight's gradient with 4,095 contracted
+    /// tokens 198.7 us.
     #[test]
     fn rows_of_the_matrices_decide_on_hopper() {
         let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();

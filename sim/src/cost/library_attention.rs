@@ -1,10 +1,10 @@
 //! Attention as a serving or training library runs it: tiles of queries in waves over the cores, with keys streamed
 //! past them.
 //!
-//! The softmax of a tile lies between its two products. If products and softmax overlap, the longer one counts, plus
-//! the exposed part of the shorter one (synchronous tensor cores, two tiles of one core in turn). A causal tile of
-//! queries sees the keys up to its own; a window limits them further. Decoding reads keys and values once for all query
-//! heads of a group, on as many cores as there are groups or parts of the keys. The scalars are
+//! The softmax of a tile lies between its two products. If a core works on two tiles in turn, products and softmax
+//! overlap: the longer one counts, plus the exposed part of the shorter one. A causal tile of queries sees the keys up
+//! to its own last token; a window limits them further. Decoding reads keys and values once for all query heads of a
+//! group, on as many cores as there are groups or parts of the keys. The scalars are
 //! [`crate::hardware::KernelLibrary`]'s; the constants (`sim/constants/library.toml`) agree on A100 and H100.
 
 use super::attention_call::{AttentionCall, AttentionSoftware};
@@ -19,7 +19,7 @@ const KEYS: f64 = 64.0;
 /// Most query heads that share the keys they read; larger groups are read head by head.
 const LARGEST_GROUP: u64 = 32;
 
-/// Seconds of a call that runs alone.
+/// Returns the seconds of a call that runs alone.
 pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     if call.queries == 1 && call.direction == Direction::Forward && call.keys > 1 {
         return time_of_decode(view, library, call);
@@ -119,7 +119,7 @@ fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
     (mean.min(causal), most)
 }
 
-/// Seconds of decoding: one new token of each sequence.
+/// Returns the seconds of decoding: one new token of each sequence.
 fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     let constants = &library.constants;
     let keys = call.window.map_or(call.keys, |window| window.min(call.keys)) as f64;
@@ -141,12 +141,13 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
         .map_or(library.read / constants.decode_stream, |decode| library.peak / decode.read_fraction);
     let moving = bytes * read;
     let sum = if parts > 1.0 { constants.decode_split * 1e-6 } else { 0.0 };
-    // Cores finish at different times. So if both take equally long, neither hides all of the other.
+    // Cores finish at different times. So if the cores' work and the memory traffic take equally long, neither hides
+    // all of the other.
     let launch = library.scalars.decode.map_or(constants.decode_launch * 1e-6, |decode| decode.launch.0);
     launch + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
 }
 
-/// Number of tiles of `size` that cover `length`.
+/// Returns the number of tiles of `size` that cover `length`.
 fn count_tiles(length: u64, size: f64) -> f64 {
     ceil_div(length as f64, size)
 }

@@ -13,12 +13,12 @@ pub(super) struct LibraryModel {
     /// Seconds per byte from and to the device's memory.
     pub(super) read: f64,
     pub(super) write: f64,
-    /// Seconds per byte at its peak bandwidth.
+    /// Seconds per byte at the peak bandwidth of the device's memory.
     pub(super) peak: f64,
     /// True if a kernel is measured alone and repeatedly: caches hold data that fits.
     pub(super) alone: bool,
-    /// True if a kernel's start and its waits count: alone, by the device's clock. A host's overhead and a stack's
-    /// launches already contain them.
+    /// True if a kernel's start and its waits count. They count only for a kernel that is measured alone by the
+    /// device's clock: a host's overhead and a stack's launches already contain them.
     waits: bool,
 }
 
@@ -52,7 +52,7 @@ impl LibraryModel {
         self.waits
     }
 
-    /// Bytes per second that a core can load.
+    /// Returns the bytes per second that a core can load.
     pub(super) fn core_read_rate(&self) -> f64 {
         self.core_read
     }

@@ -52,7 +52,7 @@ pub(super) struct LocalPorts {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlacedSums {
     pub(super) fastest: LocalPorts,
-    /// The other place, which may take less energy.
+    /// The ports if the sums stay in the other place, which may take less energy.
     pub(super) other: Option<LocalPorts>,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
         SumPlace::Memory { capacity, .. } => {
             let local = local();
             let again = a.stationary_passes(capacity / unit.in_core, unit.m, unit.n, unit.k, unit.arrays);
-            // The last sums leave the accumulators as results.
+            // Each sum leaves the accumulators once more, as a result.
             let own = again.map(|times| {
                 let into = words.streamed + words.stationary * times;
                 through(into * p.operand, 0.0, sums * (passes + 1.0))
@@ -92,7 +92,7 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
     }
 }
 
-/// Words of operands that enter the arrays; the stationary operand once.
+/// Words of operands that enter the arrays. The stationary operand counts once, even if it is loaded several times.
 struct OperandWords {
     streamed: f64,
     stationary: f64,

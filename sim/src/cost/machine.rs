@@ -46,8 +46,8 @@ impl SpanResources {
         if self.row_buffer.is_some() { self.routes.get(..1).unwrap_or_default() } else { &self.routes }
     }
 
-    /// The bytes in which a vector core keeps rows on this route: those of its own memory, else its share of the
-    /// outermost shared memory on the die that the route crosses.
+    /// Returns the bytes in which a vector core keeps rows on this route: those of its own memory, else its share of
+    /// the outermost shared memory on the die that the route crosses.
     pub(super) fn row_buffer_on(&self, route: Route) -> f64 {
         let shared = || route.levels_crossed(&self.shared).nth(1).map(|(_, level)| level.capacity);
         self.row_buffer.or_else(shared).unwrap_or(0.0)
@@ -63,7 +63,7 @@ pub(super) struct Machine {
     pub(super) arrays: CoreArrays,
     /// Multiply-accumulates per unit and cycle, by type. They include the achieved fraction and the fallbacks.
     rates: [f64; DataType::ALL.len()],
-    /// The same without the achieved fraction.
+    /// As `rates`, without the achieved fraction.
     peak_rates: [f64; DataType::ALL.len()],
     /// [`Accelerator::cell_rate_limit`]; infinite without one.
     cell_rate_limit: f64,
@@ -86,7 +86,7 @@ const FP32_PASSES: f64 = 6.0;
 
 /// Returns the multiply-accumulates per unit and cycle of a type, with these fallbacks if the arrays lack it:
 /// - 16-bit types replace one another, or run as fp32.
-/// - fp8 and int8 run as 16-bit types or as fp32; block formats run as fp8, or else like fp8.
+/// - fp8 and int8 run as 16-bit types or as fp32; block formats run as fp8, or else with the same fallbacks as fp8.
 /// - fp32 takes [`FP32_PASSES`] 16-bit products.
 /// - Failing these, the first supported type's rate counts. `None` if the arrays support no type.
 fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
@@ -198,29 +198,29 @@ impl Machine {
         &self.alone_by_host
     }
 
-    /// Achieved multiply-accumulates per unit and second.
+    /// Returns the achieved multiply-accumulates per unit and second.
     pub(super) fn mac_rate(&self, data_type: DataType) -> f64 {
         self.rates[data_type as usize] * self.clock
     }
 
-    /// Numbers along the contracted dimension that a unit multiplies and sums in a cycle.
+    /// Returns the count of numbers along the contracted dimension that a unit multiplies and sums in a cycle.
     pub(super) fn contracted_at_once(&self, data_type: DataType) -> f64 {
         self.peak_rates[data_type as usize].max(1.0)
     }
 
-    /// Peak multiply-accumulates of one core per second.
+    /// Returns the peak multiply-accumulates of one core per second.
     pub(super) fn core_peak(&self, data_type: DataType) -> f64 {
         let a = &self.arrays;
         self.peak_rates[data_type as usize] * self.clock * a.count * a.rows * a.columns
     }
 
-    /// Peak multiply-accumulates per second on these resources.
+    /// Returns the peak multiply-accumulates per second on these resources.
     pub(super) fn peak_macs(&self, view: &SpanResources, data_type: DataType) -> f64 {
         let a = &self.arrays;
         self.peak_rates[data_type as usize] * self.clock * view.cores * a.count * a.rows * a.columns
     }
 
-    /// The time that a kernel's products take at [`Accelerator::cell_rate_limit`]; zero without a limit.
+    /// Returns the time that a kernel's products take at [`Accelerator::cell_rate_limit`]; zero without a limit.
     pub(super) fn time_at_cell_rate_limit(&self, kernel: &Kernel) -> f64 {
         let operand = match kernel {
             Kernel::Contraction(c) => c.operand,
@@ -231,13 +231,13 @@ impl Machine {
         kernel.flops().as_f64() / (2.0 * self.rates[operand as usize] * self.cell_rate_limit)
     }
 
-    /// Achieved vector results per second on these resources, for a function of one cycle per element.
+    /// Returns the achieved vector results per second on these resources, for a function of one cycle per element.
     pub(super) fn lane_rate(&self, view: &SpanResources) -> f64 {
         view.lanes * self.clock * self.calibration.vector_achieved_fraction
     }
 }
 
-/// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory.
+/// Returns the bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory.
 fn row_buffer(accelerator: &Accelerator) -> Option<f64> {
     let local = || {
         accelerator

@@ -20,7 +20,7 @@
 use super::level_rates::LevelBytes;
 use super::local_ports::{CoreUnit, LocalPorts, PlacedSums, time_of_unit};
 use super::machine::{Machine, SpanResources};
-use super::mapping_problem::{MappingProblem, chunk_bytes, fits_capacity};
+use super::mapping_problem::{MappingProblem, chunk_length, fits_capacity};
 use super::shared_traffic::{OuterTraffic, SharedPortTimes, SharedTraffic, least_shared_time, time_shared_ports};
 use super::tensor_core::{ACCUMULATOR, ceil_div, ceil_nonnegative};
 use super::tiles::{MappingEffort, TileSizes};
@@ -31,8 +31,9 @@ pub(super) struct MappingCost {
     pub(super) time: f64,
     /// Seconds of the arrays, the lanes or the cores' own ports, whichever takes longest.
     pub(super) work: f64,
-    /// The level whose port in a core takes longest of these: its position in
-    /// [`crate::hardware::Accelerator::memory_levels`]. `None` if arrays or lanes do.
+    /// The level of the slowest of the cores' own ports, as its position in
+    /// [`crate::hardware::Accelerator::memory_levels`]. `None` if the arrays or the lanes take longer than every such
+    /// port.
     pub(super) own_level: Option<usize>,
     /// Seconds of the slowest shared port.
     pub(super) slowest_port: f64,
@@ -51,11 +52,11 @@ pub(super) struct MappingCost {
 }
 
 /// A mapping up to this factor slower than the fastest is preferred if its traffic takes less energy. The reported time
-/// is the fastest one's; traffic and energy are those of the chosen one.
+/// is the fastest mapping's; traffic and energy are those of the preferred mapping.
 const THRIFT: f64 = 1.01;
 
-/// Most waves that are tried beyond the number that all workers need. It limits the effort; with it, random chips obey
-/// the law of cores to 1e-4.
+/// Most waves that are tried beyond the number that all workers need. This limits the effort. Under this limit, more
+/// cores slow a kernel by a fraction of at most 1e-4 on random chips.
 const MOST_WAVES: f64 = 256.0;
 
 /// The aim of a search over mappings.
@@ -81,7 +82,7 @@ pub(super) struct BestMapping {
 type TrafficCost = (f64, f64);
 
 impl BestMapping {
-    /// A search for the least time below `limit` seconds. `least_compute` prunes it.
+    /// Returns a search for the least time below `limit` seconds. `least_compute` prunes it.
     pub(super) fn below_limit(limit: f64, least_compute: Option<f64>) -> Self {
         Self { fastest: limit, chosen: None, goal: SearchGoal::LeastTime, least_compute }
     }
@@ -97,7 +98,7 @@ impl BestMapping {
         match self.goal {
             _ if self.least_compute.is_none() => false,
             SearchGoal::LeastTime => seconds >= self.fastest,
-            // The reported time is the fastest one's, so no port may be busy for longer.
+            // The reported time is the fastest mapping's, so no port may be busy for longer.
             SearchGoal::LeastEnergy => seconds > self.fastest,
         }
     }
@@ -112,7 +113,7 @@ impl BestMapping {
         }
     }
 
-    /// The places of sums to try: the fastest alone if only the time counts.
+    /// Returns the places of sums to try: the fastest alone if only the time counts.
     #[inline]
     fn places_to_try(&self, sums: &PlacedSums) -> impl Iterator<Item = LocalPorts> + use<> {
         let other = sums.other.filter(|_| matches!(self.goal, SearchGoal::LeastEnergy));
@@ -150,7 +151,7 @@ impl BestMapping {
     }
 }
 
-/// The rows and columns of units to try.
+/// Returns the rows and columns of units to try.
 fn unit_sizes(machine: &Machine, p: &MappingProblem, effort: MappingEffort, prune: bool) -> (TileSizes, TileSizes) {
     let (granule_m, granule_n) = machine.arrays.spatial_granules();
     let of = |dimension, granule: Option<f64>| TileSizes::new(dimension, effort, granule.filter(|_| prune));
@@ -167,7 +168,7 @@ pub(super) fn search_mappings(
     best: &mut BestMapping,
 ) {
     let (ms, ns) = unit_sizes(machine, p, effort, best.least_compute.is_some());
-    let chunk = chunk_bytes(machine, p.k);
+    let chunk = chunk_length(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
     let fit = |um: f64, un: f64, arrays: f64| {
@@ -262,10 +263,10 @@ fn try_splits(
 
 /// The mappings of a contraction on one span.
 pub(super) struct ChosenMappings {
-    /// The fastest, for the time and its bound.
+    /// The fastest mapping, for the time and its bound.
     pub(super) fastest: MappingCost,
-    /// The one for traffic and energy. It has the least energy among those up to [`THRIFT`] slower whose ports are busy
-    /// for at most the least time.
+    /// The mapping for traffic and energy. It has the least energy among the mappings that are up to [`THRIFT`] slower
+    /// and whose ports are busy for at most the least time.
     pub(super) thrifty: MappingCost,
 }
 
@@ -372,7 +373,7 @@ fn try_parks(
             if best.prunes_ports(ports.slowest) || best.prunes_energy(ports.energy) {
                 continue;
             }
-            // The arrays hide neither the first fill nor the last drain.
+            // The bound adds the first fill and the last drain, which the arrays do not hide.
             let bounded = |least| best.prunes_work(tile.least_time(machine, view, p, least));
             if best.least_compute.is_some_and(bounded) {
                 break;
@@ -392,7 +393,7 @@ fn try_parks(
 }
 
 impl UnitTile {
-    /// The cores or arrays that can have a unit of their own.
+    /// Returns the cores or arrays that can have a unit of their own.
     #[inline]
     fn worker_count(&self, machine: &Machine, view: &SpanResources) -> f64 {
         if self.independent { view.cores * machine.arrays.count } else { view.cores }
@@ -405,15 +406,16 @@ impl UnitTile {
         (units, units.min(self.worker_count(machine, view)))
     }
 
-    /// Returns a lower bound on the arrays' time with both ends, given a bound on the time of all arrays over all cuts.
-    /// In k waves of U units, fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
+    /// Returns a lower bound on the arrays' time with the first fill and the last drain, given a bound on the time of
+    /// all arrays over all cuts. In k waves of U units, fewer than U / (k - 1) workers compute, and U / k units are
+    /// filled and drained at a time.
     #[inline]
     fn least_time(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem, least_compute: f64) -> f64 {
         let (units, _) = self.unit_counts(machine, view, p);
         let workers = self.worker_count(machine, view);
         let wave = least_compute * workers / units;
         let all_ends = units * time_at_the_ends(view, p, self, machine.arrays.rows, 1.0);
-        // From here on more waves take longer than the bound of all arrays.
+        // Beyond this number of waves, the waves take longer than the bound on all arrays.
         let waves = 1.0 + units / workers;
         let fastest = (all_ends / wave).sqrt();
         if fastest <= waves { least_compute + all_ends / waves } else { 2.0 * (wave * all_ends).sqrt() - wave }
@@ -499,7 +501,7 @@ fn cost_from_times(
 struct WorkerTimes {
     /// The whole time.
     time: f64,
-    /// The work with both ends.
+    /// Seconds of the work, with the first fill and the last drain.
     total: f64,
     work: f64,
     /// The time of the busiest core's own ports.
@@ -572,7 +574,7 @@ impl UnitRun<'_> {
 }
 
 impl UnitTile {
-    /// The unit as a core's memories see it.
+    /// Returns the unit as a core's memories see it.
     fn core_unit(&self, machine: &Machine, p: &MappingProblem) -> CoreUnit {
         let count = machine.arrays.count;
         let (arrays, in_core) = if self.independent { (1.0, count) } else { (count, 1.0) };

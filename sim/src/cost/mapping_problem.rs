@@ -26,21 +26,21 @@ pub(super) struct MappingProblem {
 }
 
 impl MappingProblem {
-    /// Operand bytes into the cores with `tm` rows and `tn` columns of units.
+    /// Returns the operand bytes into the cores with `tm` rows and `tn` columns of units.
     #[inline]
     pub(super) fn bytes_into_cores(&self, tm: f64, tn: f64) -> f64 {
         self.batch * self.k * self.operand * (self.m * tn + self.n * tm)
     }
 
-    /// Bytes of results, the epilogue's included.
+    /// Returns the bytes of results, the epilogue's included.
     #[inline]
     pub(super) fn written_bytes(&self) -> f64 {
         self.batch * self.m * self.n * self.result + self.epilogue_written
     }
 }
 
-/// Returns the length along K of a tile's first chunk, in numbers: enough to fill the array's rows once.
-pub(super) fn chunk_bytes(machine: &Machine, k: f64) -> f64 {
+/// Returns the length along K of a tile's first chunk, in numbers (not bytes): enough to fill the array's rows once.
+pub(super) fn chunk_length(machine: &Machine, k: f64) -> f64 {
     k.min(machine.arrays.rows)
 }
 

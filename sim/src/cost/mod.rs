@@ -86,7 +86,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Bytes through a level's ports in both directions; zero for a level that does not exist. Saturates.
+    /// Returns the bytes through a level's ports in both directions; zero for a level that does not exist. Saturates.
     #[must_use]
     pub fn bytes(&self, level: usize) -> Bytes {
         match (self.read.get(level), self.written.get(level)) {
@@ -129,8 +129,8 @@ pub struct KernelCost {
 }
 
 impl KernelCost {
-    /// The cost of a transfer on the network or a host link. It has no energy, and no traffic of its buffer through the
-    /// device's memory.
+    /// Returns the cost of a transfer on the network or a host link. It has no energy, and no traffic of its buffer
+    /// through the device's memory.
     #[must_use]
     pub fn on_network(latency: Seconds) -> Self {
         Self {
@@ -170,7 +170,7 @@ pub enum CostError {
     TooManyLevels {
         /// The accelerator's name.
         chip: String,
-        /// Its levels.
+        /// Number of its levels.
         levels: usize,
     },
     /// A core's own memory lies outside a shared one.
@@ -210,7 +210,7 @@ impl CostModel {
         Ok(Self { accelerator, machine, effort: MappingEffort::default() })
     }
 
-    /// The same model with another mapping effort. More effort never gives a slower mapping.
+    /// Returns the same model with another mapping effort. More effort never gives a slower mapping.
     #[must_use]
     pub fn with_effort(mut self, effort: MappingEffort) -> Self {
         self.effort = effort;
@@ -269,7 +269,7 @@ impl CostModel {
         KernelCost { energy: cost.energy + running, ..cost }
     }
 
-    /// The cost of a kernel without the running energy of its cores, which depends on the latency.
+    /// Returns the cost of a kernel without the running energy of its cores, which depends on the latency.
     fn cost_without_core_energy<'v>(
         &'v self,
         kernel: &Kernel,
@@ -334,7 +334,7 @@ impl CostModel {
     }
 
     /// Returns the energy of the traffic, summed over the levels and the accumulators.
-    fn add_traffic_energy(&self, traffic: &Traffic) -> Joules {
+    fn energy_of_traffic(&self, traffic: &Traffic) -> Joules {
         let sums = self.accelerator.tensor.accumulation.memory();
         let each = sums.map_or(Joules::ZERO, |memory| memory.read_energy_per_byte + memory.write_energy_per_byte);
         let levels: Joules = self
@@ -350,7 +350,7 @@ impl CostModel {
         &self.accelerator.energy
     }
 
-    /// Multiply-accumulates of a contraction.
+    /// Returns the number of multiply-accumulates of a contraction.
     fn count_macs(c: &Contraction) -> u128 {
         c.flops().0 / 2
     }

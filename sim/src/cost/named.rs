@@ -78,7 +78,7 @@ pub struct KernelShape {
     pub elements: u64,
 }
 
-/// The data type of a name: canonical (`bf16`) or as frameworks print it (`bfloat16`).
+/// Returns the data type of a name: canonical (`bf16`) or as frameworks print it (`bfloat16`).
 ///
 /// [`NameError::UnknownType`] for any other name.
 pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
@@ -112,7 +112,7 @@ const ELEMENTWISE_FUNCTIONS: [(&str, ElementwiseFunction, u64); 20] = [
     ("mul", ElementwiseFunction::Mul, 2),
     ("indexed", ElementwiseFunction::Indexed, 2),
     ("gather", ElementwiseFunction::Gather, 1),
-    // The addend, and the row that is read and written.
+    // Reads the addend, and the row to which it adds.
     ("scatter_add", ElementwiseFunction::ScatterAdd, 2),
     ("relu", ElementwiseFunction::Relu, 1),
     ("leaky_relu", ElementwiseFunction::LeakyRelu, 1),
@@ -130,7 +130,7 @@ const ELEMENTWISE_FUNCTIONS: [(&str, ElementwiseFunction, u64); 20] = [
     ("hbm_copy_rw", ElementwiseFunction::Copy, 1),
 ];
 
-/// The kernel that a measurement names:
+/// Returns the kernel that a measurement names:
 /// - `gemm` is (m, k) x (k, n) with the result in the operands' type; `gemm_dgrad` (a gradient of inputs) is the same.
 /// - `gemm_wgrad` adds its result to an fp32 sum.
 /// - Row functions take m rows of n. `softmax_backward` and the norms' gradients with respect to their rows read two

@@ -43,12 +43,12 @@ impl Route {
         (inner != 0).then(|| level + 1 + inner.trailing_zeros() as usize)
     }
 
-    /// The levels that the route crosses, outermost first, with their positions.
+    /// Returns the levels that the route crosses, outermost first, with their positions.
     pub(super) fn levels_crossed(self, shared: &[LevelRates]) -> impl DoubleEndedIterator<Item = (usize, &LevelRates)> {
         shared.iter().enumerate().filter(move |(level, _)| self.crosses_level(*level))
     }
 
-    /// The longest latency of a level on the route.
+    /// Returns the longest latency of a level on the route.
     pub(super) fn latency_seconds(self, shared: &[LevelRates]) -> f64 {
         self.levels_crossed(shared).map(|(_, level)| level.latency).fold(0.0, f64::max)
     }

@@ -54,7 +54,7 @@ pub enum Routine {
 }
 
 impl CostModel {
-    /// The device time of a routine that runs alone.
+    /// Returns the device time of a routine that runs alone.
     #[must_use]
     pub fn time_alone(&self, routine: &Routine) -> Seconds {
         match routine {
@@ -85,7 +85,7 @@ impl CostModel {
         }
     }
 
-    /// A call of attention measured alone.
+    /// Returns the time of a call of attention measured alone.
     fn time_of_attention_alone(&self, call: &AttentionCall) -> Seconds {
         let view = self.machine.resources_alone();
         if let Some(library) = &view.library {
@@ -108,7 +108,7 @@ impl CostModel {
         self.cost_alone(&Kernel::FusedAttention(kernel)).latency
     }
 
-    /// A layer of experts measured alone.
+    /// Returns the time of a layer of experts measured alone.
     fn time_of_experts_alone(&self, call: &ExpertsCall) -> Seconds {
         let rows = call.tokens * call.top_k;
         let active = rows.min(call.experts).max(1);
@@ -136,7 +136,7 @@ impl CostModel {
         )
     }
 
-    /// Equal products in one call, measured alone.
+    /// Returns the time of equal products in one call, measured alone.
     fn time_of_group_alone(&self, group: &Contraction) -> Seconds {
         let view = self.machine.resources_alone();
         match &view.library {
@@ -154,7 +154,7 @@ impl CostModel {
     }
 }
 
-/// A kernel that reads 16-bit numbers once and writes 8-bit ones once.
+/// Returns a kernel that reads 16-bit numbers once and writes 8-bit ones once.
 fn cast_to_narrow(elements: u64) -> Kernel {
     Kernel::Elementwise(Elementwise {
         function: ElementwiseFunction::Convert,
@@ -165,7 +165,7 @@ fn cast_to_narrow(elements: u64) -> Kernel {
     })
 }
 
-/// silu(gate) * up on the rows between the two products.
+/// Returns the kernel of silu(gate) * up on the rows between the two products.
 fn gated_activation(rows: u64, width: u64) -> Kernel {
     let elements = rows * width;
     let bytes = Bytes(2) * elements;

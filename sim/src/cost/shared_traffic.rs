@@ -4,7 +4,7 @@
 
 use super::level_rates::LevelBytes;
 use super::machine::{Machine, SpanResources};
-use super::mapping_problem::{MappingProblem, chunk_bytes, least_operand_bytes};
+use super::mapping_problem::{MappingProblem, chunk_length, least_operand_bytes};
 use super::route::Route;
 
 /// Traffic that is the same for all unit sizes: the operand bytes into each shared on-chip level.
@@ -15,7 +15,7 @@ pub(super) struct OuterTraffic {
 }
 
 impl OuterTraffic {
-    /// Operand bytes into shared level `i`. A level is never filled with more than the cores take.
+    /// Returns the operand bytes into shared level `i`. A level is never filled with more than the cores take.
     #[inline]
     fn bytes_into_level(&self, i: usize, into_cores: f64) -> f64 {
         if i == 0 { 0.0 } else { self.fills.get(i).copied().unwrap_or(0.0).min(into_cores) }
@@ -65,14 +65,14 @@ impl SharedTraffic {
 pub(super) fn compute_outer_traffic(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> OuterTraffic {
     let mut outer = OuterTraffic::default();
     let local: f64 = view.local.iter().map(|level| level.capacity).sum::<f64>() * view.cores;
-    let chunk = chunk_bytes(machine, p.k);
+    let chunk = chunk_length(machine, p.k);
     for (fill, level) in outer.fills.iter_mut().zip(&view.shared).skip(1) {
         *fill = p.batch * least_operand_bytes(p, level.capacity, local, chunk);
     }
     outer
 }
 
-/// The least time at the shared ports over all routes, with K whole.
+/// Returns the least time at the shared ports over all routes, with K whole.
 #[inline]
 pub(super) fn least_shared_time(
     view: &SpanResources,
@@ -111,7 +111,7 @@ pub(super) fn time_shared_ports(
 /// Port times of the shared levels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedPortTimes {
-    /// The slowest port, and its position in `view.shared`.
+    /// Seconds of the slowest level's ports; `level` is the position of that level in `view.shared`.
     pub(super) slowest: f64,
     pub(super) level: usize,
     /// The sum of all port times, for data that moves inwards without overlap.

@@ -45,11 +45,12 @@ pub struct ArrayReport {
     pub filter_reads: u64,
     /// Words of the result written to SRAM.
     pub ofmap_writes: u64,
-    /// The same as SCALE-Sim v3 prints it: for output stationary its count has an extra `F (R + C)`.
+    /// [`Self::ofmap_writes`] as SCALE-Sim v3 prints it. Its count for output stationary is larger by `F (R + C)`: `F`
+    /// folds on an array of `R` rows and `C` columns.
     pub ofmap_writes_scale_sim: u64,
 }
 
-/// `(Sr, Sc, T)`: the dimensions mapped on the array's rows and columns, and the streamed one.
+/// Returns `(Sr, Sc, T)`: the dimensions mapped on the array's rows and columns, and the streamed one.
 #[must_use]
 pub fn map_on_array(dataflow: Dataflow, m: u64, n: u64, k: u64) -> (u64, u64, u64) {
     match dataflow {
@@ -59,7 +60,7 @@ pub fn map_on_array(dataflow: Dataflow, m: u64, n: u64, k: u64) -> (u64, u64, u6
     }
 }
 
-/// Cycles of one fold that streams `t` operands, from an empty array to an empty array.
+/// Returns the cycles of one fold that streams `t` operands, from an empty array to an empty array.
 #[must_use]
 pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
     let load = match dataflow {
@@ -69,7 +70,7 @@ pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
     load.saturating_add(rows).saturating_add(columns).saturating_add(t).saturating_sub(2)
 }
 
-/// Times that every result leaves the array: once per fold of the contracted dimension, or once where results
+/// Returns how often every result leaves the array: once per fold of the contracted dimension, or once where results
 /// accumulate in place. All passes but the last are partial sums.
 #[must_use]
 pub fn count_result_passes(dataflow: Dataflow, rows: u64, k: u64) -> u64 {
@@ -80,7 +81,7 @@ pub fn count_result_passes(dataflow: Dataflow, rows: u64, k: u64) -> u64 {
 }
 
 impl ArrayProblem {
-    /// Stall-free cycles and SRAM accesses. With a dimension of zero all counts are zero. Counts saturate.
+    /// Returns the stall-free cycles and SRAM accesses. With a dimension of zero all counts are zero. Counts saturate.
     #[must_use]
     pub fn run_stall_free(&self) -> ArrayReport {
         let (rows, columns) = (self.rows.max(1), self.columns.max(1));
@@ -139,7 +140,8 @@ pub(super) enum SumPlace {
 }
 
 impl SumPlace {
-    /// Seconds per byte that is both written to the accumulators and read from them; zero if the chip has none.
+    /// Returns the seconds per byte that is both written to the accumulators and read from them; zero if the chip has
+    /// none.
     pub(super) fn seconds_per_byte(self) -> f64 {
         match self {
             Self::Memory { read, write, .. } => read.max(write),
@@ -147,7 +149,8 @@ impl SumPlace {
         }
     }
 
-    /// Joules per byte that is both written to the accumulators and read from them; zero if the chip has none.
+    /// Returns the joules per byte that is both written to the accumulators and read from them; zero if the chip has
+    /// none.
     pub(super) fn energy_per_byte(self) -> f64 {
         match self {
             Self::Memory { energy, .. } => energy,
@@ -263,14 +266,14 @@ impl CoreArrays {
     }
 }
 
-/// ceil(a / b) of whole numbers held as floats.
+/// Returns ceil(a / b) of whole numbers held as floats.
 #[inline]
 pub(super) fn ceil_div(a: f64, b: f64) -> f64 {
     ceil_nonnegative(a / b)
 }
 
-/// [`f64::ceil`] of a number that is not negative, without a function call. Processors before SSE4.1, Rust's default
-/// target, need that call, and the mapper rounds up dozens of times per candidate.
+/// Returns [`f64::ceil`] of a number that is not negative, without a function call. Processors before SSE4.1, Rust's
+/// default target, need that call, and the mapper rounds up dozens of times per candidate.
 #[inline]
 pub(super) fn ceil_nonnegative(x: f64) -> f64 {
     /// 2^52: from here on every float is whole, so adding it rounds to the nearest whole number.
@@ -282,7 +285,7 @@ pub(super) fn ceil_nonnegative(x: f64) -> f64 {
     if nearest < x { nearest + 1.0 } else { nearest }
 }
 
-/// [`f64::floor`], implemented like [`ceil_nonnegative`].
+/// Returns [`f64::floor`], implemented like [`ceil_nonnegative`].
 #[inline]
 pub(super) fn floor_nonnegative(x: f64) -> f64 {
     let above = ceil_nonnegative(x);

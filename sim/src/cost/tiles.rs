@@ -109,7 +109,7 @@ impl TileSizes {
         }
     }
 
-    /// The sizes in listed order, or reversed if `back`.
+    /// Returns the sizes in listed order, or reversed if `back`.
     pub(super) fn iter(&self, back: bool) -> impl Iterator<Item = f64> + '_ {
         (0..self.count).filter_map(move |i| self.values.get(if back { self.count - 1 - i } else { i }).copied())
     }

@@ -33,8 +33,8 @@ const ROWS_IN_FLIGHT: f64 = 8.0;
 
 /// Rows that a core of a GPU works on at a time if a framework's own normalisation runs alone by the device's clock. A
 /// row takes 128 of the 2,048 threads of a multiprocessor, as in PyTorch's layer_norm_kernel.cu (from memory). Chosen
-/// on 34 rows of an earlier H100 (PyTorch 2.11), where rows of 16 KiB take three passes. On A100 by the host's clock
-/// (LLMCompass) they take two, so such rows keep [`ROWS_IN_FLIGHT`].
+/// on 34 measurements of an earlier H100 (PyTorch 2.11), in which rows of 16 KiB take three passes. In A100
+/// measurements by the host's clock (LLMCompass) they take two, so all other kernels keep [`ROWS_IN_FLIGHT`].
 const ROWS_IN_FLIGHT_ALONE: f64 = 16.0;
 
 /// Transcendental functions of one element that units beside the lanes can compute, and their cycles on the lanes.
@@ -74,7 +74,7 @@ impl Transcendentals {
     }
 }
 
-/// The transcendental functions of an elementwise function. Erf is a polynomial on the lanes.
+/// Returns the transcendental functions of an elementwise function. Erf is a polynomial on the lanes.
 fn elementwise_transcendentals(function: ElementwiseFunction, direction: Direction) -> Transcendentals {
     use ElementwiseFunction::{Adafactor, Adam, Adam8bit, Elu, Exp, Gelu, Selu, Sigmoid, Silu, SwiGlu, Tanh};
     match (function, direction) {
@@ -97,13 +97,14 @@ fn row_transcendentals(function: RowFunction, direction: Direction) -> Transcend
     }
 }
 
-/// Lane cycles per result of an elementwise function, less the part that the units for transcendental functions take.
+/// Returns the lane cycles per result of an elementwise function, less the part that the units for transcendental
+/// functions take.
 pub(super) fn lane_cycles_of_element(machine: &Machine, function: ElementwiseFunction, direction: Direction) -> f64 {
     let cycles = elementwise_cycles(function, direction, &machine.constants);
     elementwise_transcendentals(function, direction).least_lane_cycles(cycles, machine.transcendentals_per_lane)
 }
 
-/// Lane cycles per result of an elementwise function, all of it on the lanes.
+/// Returns the lane cycles per result of an elementwise function, all of it on the lanes.
 #[must_use]
 pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction, constants: &KernelConstants) -> f64 {
     use ElementwiseFunction::{
@@ -153,7 +154,7 @@ pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction, c
     }
 }
 
-/// Lane cycles per element of a row function, without its work per row (one division or root).
+/// Returns the lane cycles per element of a row function, without its work per row (one division or root).
 #[must_use]
 pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
     match (function, direction) {
@@ -175,12 +176,12 @@ pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
     }
 }
 
-/// Passes of a row function: reads of the operand when rows do not stay on chip, and the sequence of a stack without
-/// fused kernels.
+/// Passes of a row function over its data in two cases: a fused kernel whose rows do not stay on chip, and the unfused
+/// sequence of a stack without fused kernels.
 struct RowPasses {
     /// Reads of the operand when a row does not stay on chip; otherwise it is read once.
     spilled_reads: f64,
-    /// Touches (one read or one write of the data) of the unfused sequence, and its kernels.
+    /// Reads and writes of the whole data by the unfused sequence; `unfused_kernels` is its number of kernels.
     unfused_touches: f64,
     unfused_kernels: f64,
 }
@@ -225,7 +226,7 @@ pub(super) fn is_composed(kernel: &Kernel) -> bool {
     }
 }
 
-/// The cost of one pass: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
+/// Returns the cost of one pass: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
 pub(super) fn stream_pass(
     model: &CostModel,
     view: &SpanResources,
@@ -322,7 +323,7 @@ impl RoutedPass {
     }
 }
 
-/// Returns the pass on its fastest route, and on the shortest of equally fast ones.
+/// Returns the pass on its fastest route. Ties go to the shortest route.
 fn choose_fastest_route(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> StreamPass) -> RoutedPass {
     let on = |route: Route| {
         let pass = pass(route);
@@ -356,14 +357,14 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> 
     let total = overhead + work;
     KernelCost {
         latency: Seconds(total),
-        energy: model.add_traffic_energy(&traffic) + model.energy_model().vector_energy(pass.operations as u128),
+        energy: model.energy_of_traffic(&traffic) + model.energy_model().vector_energy(pass.operations as u128),
         traffic,
         utilization: if total > 0.0 { pass.useful / (view.lanes * model.machine.clock * total) } else { 0.0 },
         bound,
     }
 }
 
-/// The latency of an elementwise kernel or a reduction; `None` for any other kernel.
+/// Returns the latency of an elementwise kernel or a reduction; `None` for any other kernel.
 pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, kernel: &Kernel) -> Option<f64> {
     let fastest = match kernel {
         Kernel::Elementwise(e) => choose_fastest_route(model, view, |_| elementwise_pass(model, view, e)),
@@ -373,7 +374,7 @@ pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, 
     Some(fastest.total_seconds())
 }
 
-/// The cost of one function over elements, in one pass.
+/// Returns the cost of one function over elements, in one pass.
 pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &Elementwise) -> KernelCost {
     finish_cost(model, view, |_| elementwise_pass(model, view, e))
 }

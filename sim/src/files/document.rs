@@ -22,7 +22,7 @@ impl FieldValue {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
 
-    /// From a TOML value; `None` for dates, lists and tables.
+    /// Converts a TOML value; `None` for dates, lists and tables.
     #[must_use]
     pub fn from_toml(value: &toml::Value) -> Option<Self> {
         match value {
@@ -34,7 +34,7 @@ impl FieldValue {
         }
     }
 
-    /// As a TOML value; a whole number is an integer.
+    /// Converts the value to TOML; a whole number becomes an integer.
     #[must_use]
     pub fn to_toml(&self) -> toml::Value {
         /// Whole numbers up to this are written as integers: a double holds them all exactly.
@@ -117,7 +117,7 @@ fn split_key(key: &str) -> (Vec<&str>, &str) {
     (parts, last)
 }
 
-/// The value under a key, or under a name in a list of named tables.
+/// Returns the value under a key, or under a name in a list of named tables.
 fn value_under<'a>(value: &'a toml::Value, part: &str) -> Option<&'a toml::Value> {
     match value {
         toml::Value::Table(table) => table.get(part),

@@ -16,7 +16,7 @@ pub struct FaultParts {
 }
 
 impl FaultParts {
-    /// The parts of a value under a key. Empty texts are no parts.
+    /// Returns the parts of a fault of a value under a key. An empty text becomes `None`.
     #[must_use]
     pub fn of_key(
         key: impl Into<String>,
@@ -29,7 +29,7 @@ impl FaultParts {
         Self { file: None, key, value, limit: part(limit.into()), cure: part(cure.into()) }
     }
 
-    /// The parts of a fault of a whole file, which cannot be read or is of another kind.
+    /// Returns the parts of a fault of a whole file, which cannot be read or is of another kind.
     #[must_use]
     pub fn of_file(file: impl Into<String>, limit: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::of_key("", "", limit, cure).in_file(file)

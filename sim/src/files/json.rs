@@ -38,13 +38,13 @@ impl<'a> JsonObject<'a> {
 }
 
 impl JsonReader {
-    /// A reader of `file`, which is named in errors.
+    /// Creates a reader of `file`, which is named in errors.
     #[must_use]
     pub fn new(file: &str) -> Self {
         Self { file: file.to_owned(), faults: Vec::new() }
     }
 
-    /// The value of a JSON text; `what` describes the expected file.
+    /// Parses a JSON text; `what` describes the expected file.
     ///
     /// # Errors
     /// Text that is not JSON, or that gives a key twice.
@@ -129,7 +129,7 @@ impl JsonReader {
         )
     }
 
-    /// A number from `least` to `most` under a key; `least` after a fault.
+    /// Returns a number from `least` to `most` under a key; `least` after a fault.
     pub fn number_under(&mut self, object: &JsonObject<'_>, key: &str, least: f64, most: f64) -> f64 {
         match self.value_of_key(object, key) {
             Some(value) => self.number_at(&format!("{}{key}", object.path), value, least, most),
@@ -137,7 +137,7 @@ impl JsonReader {
         }
     }
 
-    /// A number from `least` to `most` at a path; `least` after a fault.
+    /// Returns a number from `least` to `most` at a path; `least` after a fault.
     pub fn number_at(&mut self, path: &str, value: &Value, least: f64, most: f64) -> f64 {
         match value.as_f64() {
             Some(number) if (least..=most).contains(&number) => number,
@@ -168,7 +168,7 @@ impl JsonReader {
         f64::MIN_POSITIVE
     }
 
-    /// A whole number from `least` to `most` under a key; `least` after a fault.
+    /// Returns a whole number from `least` to `most` under a key; `least` after a fault.
     pub fn count_under(&mut self, object: &JsonObject<'_>, key: &str, least: u64, most: u64) -> u64 {
         let Some(value) = self.value_of_key(object, key) else { return least };
         // Tools that compute in floats write 8 as 8.0.
@@ -221,7 +221,7 @@ impl JsonReader {
     }
 }
 
-/// The error for a text that [`strict::parse_strict`] refuses.
+/// Returns the error for a text that [`strict::parse_strict`] refuses.
 #[must_use]
 pub fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
     let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
@@ -231,7 +231,7 @@ pub fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileE
     }
 }
 
-/// A limit in readable form.
+/// Returns a limit in readable form.
 fn format_limit(limit: f64) -> String {
     if limit.abs() >= 1e7 { format!("{limit:e}") } else { limit.to_string() }
 }
@@ -248,7 +248,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The error message after `read` has read the root object.
+    /// Returns the error message after `read` has read the root object.
     fn message(text: &str, read: impl FnOnce(&mut JsonReader, &JsonObject<'_>)) -> String {
         let mut reading = JsonReader::new("f.json");
         let value = reading.parse_value(text, "a file").unwrap();

@@ -16,7 +16,7 @@ impl<'a> LineCounter<'a> {
         Self { text, at: 0, line: 1 }
     }
 
-    /// The line number, from 1, of a record that the csv reader places at `byte`. Records must come in order.
+    /// Returns the line number, from 1, of a record that the csv reader places at `byte`. Records must come in order.
     pub fn line_at_byte(&mut self, byte: u64) -> u64 {
         let byte = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
         // The record begins after any line end or empty lines at `byte`.

@@ -27,7 +27,7 @@ pub struct FileFault {
 }
 
 impl FileFault {
-    /// A fault of `value` under `key`.
+    /// Creates a fault of `value` under `key`.
     pub fn new(
         key: impl Into<String>,
         value: impl fmt::Display,

@@ -12,7 +12,7 @@ pub const MOST_BYTES: u64 = 1 << 28;
 /// UTF-8's byte order mark, which some editors write.
 const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
-/// The text of a file in UTF-8, without its byte order mark.
+/// Reads the text of a file in UTF-8, without its byte order mark.
 ///
 /// # Errors
 /// The system's errors; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
@@ -24,8 +24,8 @@ pub fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// The bytes of a possible text file without UTF-8's byte order mark, for readers that report invalid UTF-8 line by
-/// line.
+/// Reads the bytes of a possible text file without UTF-8's byte order mark, for readers that report invalid UTF-8 line
+/// by line.
 ///
 /// # Errors
 /// The system's errors; a directory; a file of more than [`MOST_BYTES`], or in UTF-16.

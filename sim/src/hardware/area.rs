@@ -27,7 +27,8 @@ pub struct AreaPart {
 pub struct AreaBreakdown {
     /// Parts of the die; they add up to [`Self::total_area`].
     pub die: Vec<AreaPart>,
-    /// Parts of one tensor core, with its vector lanes where they are one core; they add up to [`Self::core_area`].
+    /// Parts of one tensor core, with its vector lanes if the area model is unit areas; they add up to
+    /// [`Self::core_area`].
     pub in_core: Vec<AreaPart>,
 }
 

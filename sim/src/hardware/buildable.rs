@@ -138,7 +138,7 @@ impl Floorplan {
     }
 }
 
-/// All chips between two. `small` has the least need of every rule, `large` the most supply.
+/// All chips between two chips, field by field. `small` has the least need under every rule, `large` the most supply.
 struct BuildRange<'a> {
     small: &'a Accelerator,
     large: &'a Accelerator,
@@ -150,7 +150,7 @@ struct BuildRange<'a> {
 /// Relative rounding margin, for sums of doubles in another order.
 const ROUNDING: f64 = 1e-6;
 
-/// The number of a chip's compute dies.
+/// Returns the number of a chip's compute dies.
 fn die_count(chip: &Accelerator) -> f64 {
     match &chip.area_model {
         AreaModel::UnitAreas(plan) => f64::from(plan.dies.max(1)),
@@ -159,7 +159,7 @@ fn die_count(chip: &Accelerator) -> f64 {
 }
 
 /// Returns the mean number of borders between dies that a byte crosses if every die sends as much to every die, itself
-/// included: 1/2 of two dies, 1 of four. The dies stand in rows, as near to a square as they can.
+/// included: 1/2 with two dies, 1 with four. The dies stand in rows, as near to a square as they can.
 fn mean_border_crossings(dies: u32) -> f64 {
     let columns = f64::from(dies).sqrt().ceil();
     let (all, width) = (f64::from(dies), columns as u32);
@@ -170,7 +170,7 @@ fn mean_border_crossings(dies: u32) -> f64 {
     on_one_side.map(|near| 2.0 * near * (all - near)).sum::<f64>() / (all * all)
 }
 
-/// Returns the largest rate, in B/s, of the memories of which all cores share one copy: the device's memory and shared
+/// Returns the largest rate, in B/s, among memories with a single copy for all cores: the device's memory and shared
 /// scratchpads. Reads and writes that share a port share its rate. A shared cache is left out, because each die caches
 /// what its own cores read. The rates are those at the designed clock.
 fn shared_traffic(chip: &Accelerator) -> f64 {
@@ -191,7 +191,7 @@ pub fn largest_compute_area(chip: &Accelerator) -> SquareMillimeters {
     SquareMillimeters(die_count(chip) * package.reticle_long * package.reticle_short)
 }
 
-/// The longer side of a die of this area, in mm.
+/// Returns the longer side of a die of this area, in mm.
 fn longest_side(constants: &Constants, die: f64) -> f64 {
     (die * constants.package.aspect).sqrt().min(constants.package.reticle_long)
 }

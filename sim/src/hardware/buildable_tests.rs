@@ -44,7 +44,7 @@ fn each_rule_is_broken_by_too_much_of_its_own() {
     assert_eq!(text, "hbm_sides: needs 8 of 6 HBM stacks along the sides of a die");
 }
 
-/// Against the mean over all pairs of dies.
+/// Checks the number of border crossings against the mean over all pairs of dies.
 #[test]
 fn a_byte_crosses_the_borders_between_its_dies() {
     for dies in 1..60_u32 {
@@ -83,7 +83,8 @@ fn links_between_the_dies_of_built_chips_carry_their_memory() {
     assert_eq!(seen.len(), 8, "{seen:?}");
 }
 
-/// Two dies of TPU v4 need links for the half of CMEM's traffic that crosses; without CMEM, of HBM's.
+/// If TPU v4 had two dies, half of CMEM's traffic would cross between them, and the links would have to carry it.
+/// Without CMEM they would carry half of HBM's traffic.
 #[test]
 fn several_dies_need_links_and_cores() {
     let broken = |fields: &[(&str, f64)]| find_unbuildable(&with("tpu_v4", fields)).unwrap();
@@ -125,7 +126,7 @@ fn links_between_dies_take_more_area_than_small_networks_save() {
     assert!(two.0 < one.0 && two.1 > one.1, "{one:?} {two:?}");
 }
 
-/// A file that contradicts itself is told every rule that it breaks.
+/// A chip that breaks several rules gets all of them.
 #[test]
 fn all_broken_rules_are_listed() {
     let mut document = ChipDocument::of_built_in_chip("a100_80gb_sxm").unwrap().strip_measured(true);
@@ -155,7 +156,7 @@ fn built_chips_break_no_rule() {
     }
 }
 
-/// Heat: a chip without a published limit is as hot as its heaviest load; a limit holds it down.
+/// The power density of a chip follows from its heaviest load, or from its published power limit if that is lower.
 #[test]
 fn a_chip_is_as_hot_as_it_is_held_to_be() {
     let fast = with("h100_80gb_sxm", &[("clock_mhz", 2600.0)]);
@@ -204,7 +205,7 @@ proptest! {
     }
 }
 
-/// A box is rejected only if its smallest needs more than its largest has.
+/// A box is rejected only if its smallest chip needs more than its largest chip has.
 #[test]
 fn a_box_that_holds_a_buildable_chip_is_not_rejected() {
     let (small, large) = (with("tpu_v4", &[("area.hbm_stacks", 2.0)]), with("tpu_v4", &[("area.hbm_stacks", 8.0)]));

@@ -145,7 +145,7 @@ impl Calibration {
     /// The valid values of [`Self::achieved_by_format`].
     pub const FORMAT_FRACTIONS: std::ops::RangeInclusive<f64> = 0.01..=1.0;
 
-    /// Fraction of the arrays' peak that a large product of this format reaches.
+    /// Returns the fraction of the arrays' peak that a large product of this format reaches.
     #[must_use]
     pub fn achieved_fraction_of(&self, format: DataType) -> f64 {
         self.achieved_by_format.get(format).unwrap_or(self.tensor_achieved_fraction)

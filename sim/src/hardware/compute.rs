@@ -85,7 +85,7 @@ impl<T: Copy> PerDataType<T> {
         self.iter().next().is_none()
     }
 
-    /// The value of a type, to be set or removed.
+    /// Returns the value of a type, to be set or removed.
     pub fn value_mut(&mut self, data_type: DataType) -> &mut Option<T> {
         match data_type {
             DataType::Fp32 => &mut self.fp32,
@@ -114,7 +114,7 @@ impl<T: Copy> PerDataType<T> {
         }
     }
 
-    /// The same table with `f` applied to every value.
+    /// Returns the same table with `f` applied to every value.
     #[must_use]
     pub fn map_values<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {
         PerDataType {
@@ -155,7 +155,7 @@ pub struct TensorCores {
 }
 
 impl TensorCores {
-    /// Multiply-accumulate units on the chip.
+    /// Returns the number of multiply-accumulate units on the chip.
     #[must_use]
     pub fn unit_count(&self) -> u64 {
         u64::from(self.cores) * u64::from(self.arrays_per_core) * u64::from(self.rows) * u64::from(self.columns)

@@ -37,7 +37,7 @@ impl ChipDocument {
         Ok(Self { table, sources: template.sources, file: file.to_owned() })
     }
 
-    /// The file of a built-in chip, by name or alias.
+    /// Returns the file of a built-in chip, by name or alias.
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] lists the names that exist.
@@ -138,8 +138,8 @@ impl ChipDocument {
         document::set_field(&mut self.table, key, value, &self.file)
     }
 
-    /// Sets a field of a chip that no other figure of the chip follows from, as [`Self::build_accelerator`] sets it.
-    /// Returns false, and leaves the chip as it is, if the field is another one or a file could not have the value.
+    /// Sets a field on which no other figure of the chip depends, as [`Self::build_accelerator`] sets it. Returns false
+    /// and leaves the chip unchanged if other figures depend on the field, or if a file could not have the value.
     pub fn set_lone_field(chip: &mut Accelerator, key: &str, value: &FieldValue) -> bool {
         let (Some(watts), "energy.static_w", None) = (value.number(), key, chip.lowered) else { return false };
         let below_tdp = chip.published.tdp.is_none_or(|tdp| watts < tdp.0);
@@ -341,7 +341,7 @@ mod tests {
         assert!(area(256.0) > area(128.0) && area(128.0) > area(0.0));
         let seconds = |units: f64| {
             let mut chip = with(units);
-            // Memory is no limit.
+            // The memories are too fast to be the bottleneck.
             let levels = chip.on_chip.iter_mut().chain([&mut chip.hbm]);
             levels.for_each(|level| (level.read_bandwidth.0, level.write_bandwidth.0) = (1e18, 1e18));
             let exponential = Elementwise {
@@ -353,7 +353,8 @@ mod tests {
             };
             CostModel::new(chip).unwrap().cost_of_kernel(&Kernel::Elementwise(exponential), Span::AllCores).latency.0
         };
-        // Ten cycles of 2,048 lanes; a unit for every tenth lane takes half of it; one for every lane takes ten in eleven.
+        // An exponential takes ten cycles on a lane and one on a unit. One unit per ten lanes takes half of the
+        // exponentials, so the time halves. One unit per lane takes ten of eleven.
         let lanes = f64::from(with(0.0).vector.lanes);
         assert!((seconds(lanes / 10.0) / seconds(0.0) - 0.5).abs() < 1e-3);
         assert!((seconds(lanes) / seconds(0.0) - 1.0 / 11.0).abs() < 1e-3);

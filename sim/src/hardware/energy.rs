@@ -42,20 +42,20 @@ pub struct EnergyModel {
 }
 
 impl EnergyModel {
-    /// The energy of `count` multiply-accumulates; fp32's if the type has no figure of its own.
+    /// Returns the energy of `count` multiply-accumulates; fp32's if the type has no figure of its own.
     #[must_use]
     pub fn macs_energy(&self, data_type: DataType, count: u128) -> Joules {
         let each = self.per_mac.get(data_type).or(self.per_mac.fp32).unwrap_or_default();
         each * count as f64
     }
 
-    /// The energy of `count` vector results.
+    /// Returns the energy of `count` vector results.
     #[must_use]
     pub fn vector_energy(&self, count: u128) -> Joules {
         self.per_vector_operation * count as f64
     }
 
-    /// The energy of `cores` cores that run for `time` at this clock.
+    /// Returns the energy of `cores` cores that run for `time` at this clock.
     #[must_use]
     pub fn running_energy(&self, cores: f64, clock: Hertz, time: Seconds) -> Joules {
         self.per_core_cycle * (cores * clock.0 * time.0)
@@ -65,7 +65,7 @@ impl EnergyModel {
 /// The name of register files. Their energy per byte is that of their banks, and does not depend on the capacity.
 const REGISTER_FILE: &str = "register_file";
 
-/// Picojoules to read and to write a byte of a register file.
+/// Returns the picojoules to read and to write a byte of a register file.
 fn register_file_picojoules(constants: &Constants, node: ProcessNode) -> (f64, f64) {
     let energy = &constants.energy;
     let of = |node| constants.energy_at_node(energy.fp16_product, node);
@@ -91,7 +91,7 @@ impl EnergyPoint<'_> {
         Joules(picojoules * 1e-12 / self.constants.energy.regulator_efficiency)
     }
 
-    /// Picojoules at the chip of an operation with these energies at the published nodes.
+    /// Returns the picojoules at the chip of an operation with these energies at the published nodes.
     fn operation_picojoules(&self, pair: EnergyPair) -> f64 {
         self.constants.energy_at_clock(self.node, self.clock) * self.constants.energy_at_node(pair, self.node)
     }
@@ -120,10 +120,11 @@ pub fn default_energy_model(point: EnergyPoint<'_>) -> EnergyModel {
             fp32: mac(energy.fp32_product, energy.fp32_addition),
             bf16: mac(energy.bf16_product, energy.fp32_addition),
             fp16: mac(energy.fp16_product, energy.fp32_addition),
-            // No published figure: an 8-bit product of either kind is a multiplier of at most 8 x 8 bits.
+            // There is no published figure for fp8. Its multiplier has at most 8 x 8 bits, as int8's has, so it takes
+            // int8's figure.
             fp8: mac(energy.int8_product, energy.fp32_addition),
             int8: mac(energy.int8_product, energy.int32_addition),
-            // No measured figure for narrower products; this is an upper bound.
+            // There is no measured figure for the block formats. The energy of an int8 product is an upper bound.
             mxfp8: mac(energy.int8_product, energy.fp32_addition),
             nvfp4: mac(energy.int8_product, energy.fp32_addition),
             mxfp4: mac(energy.int8_product, energy.fp32_addition),
@@ -197,7 +198,7 @@ pub fn default_energy_per_byte(
     (point.drawn_energy(read), point.drawn_energy(read * energy.write_over_read))
 }
 
-/// Piecewise linear interpolation on logarithmic scales through points of ascending x > 0, y > 0. The outer segments
+/// Interpolates linearly on logarithmic scales through points of ascending x > 0, y > 0. The outer segments
 /// extrapolate.
 fn interpolate_log(points: &[(f64, f64)], x: f64) -> f64 {
     let inner = points.windows(2).find(|pair| x <= pair[1].0).or_else(|| points.windows(2).last());
@@ -233,9 +234,9 @@ impl SustainedPower {
 /// Dimension of the square contraction of [`sustained_power`]; every chip is compute bound at it.
 const CONTRACTION: f64 = 8192.0;
 
-/// Bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums. With a
-/// stationary operand, the other operand enters by the rows. It is read once for all arrays of a core, which work on
-/// neighbouring columns as in the mapper. Sums leave by the columns, once per fold of K
+/// Returns the bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums.
+/// With a stationary operand, the other operand enters by the rows. It is read once for all arrays of a core, which
+/// work on neighbouring columns as in the mapper. Sums leave by the columns, once per fold of K
 /// ([`count_result_passes`](crate::cost::count_result_passes)). In a large product each sum comes back for the next
 /// fold, from the local buffer or from the accumulators; dedicated ports add it on the way. Output-stationary arrays
 /// read both operands. Their accumulators live in the local memory and are read and written once per `rows` of depth.
@@ -251,7 +252,7 @@ fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     (read / (rows * columns), written / (rows * columns))
 }
 
-/// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
+/// Returns the power of an accelerator under its heaviest sustained loads, from energies per action and static power.
 #[must_use]
 pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     let products = contraction_power(accelerator, accelerator, full_cell_rate(accelerator));
@@ -277,7 +278,7 @@ pub fn least_power_at_cell_rate(small: &Accelerator, large: &Accelerator, cells:
     contraction_power(small, large, cells).total_power().max(stream_power(small))
 }
 
-/// The number of an accelerator's cells times its clock.
+/// Returns the number of an accelerator's cells times its clock.
 #[must_use]
 pub fn full_cell_rate(accelerator: &Accelerator) -> Hertz {
     Hertz(accelerator.tensor.unit_count() as f64 * accelerator.clock.0)
@@ -296,8 +297,9 @@ impl ContractionPower {
     }
 }
 
-/// Returns the power of a large contraction on `cells` cells times clock, at the rates of `small`. Traffic per
-/// multiply-accumulate falls with larger arrays and memories, so it is taken from `large`.
+/// Returns the power of a large contraction on a chip whose number of cells times clock is `cells`. Rates and energies
+/// are those of `small`. Traffic per multiply-accumulate falls with larger arrays and memories, so it is taken from
+/// `large`.
 fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
@@ -311,7 +313,7 @@ fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> 
     let mut smaller = small.memory_levels().peekable();
     for larger in large.memory_levels() {
         on_chip += last;
-        // A level that a chip may lack takes no power.
+        // A level that `small` lacks takes no power.
         last = smaller.next_if(|level| level.name == larger.name).map_or(Watts::ZERO, |level| {
             let instances = f64::from(small.instance_count(level));
             let reads = (macs * read).min(level.read_bandwidth.0 * instances);
@@ -326,34 +328,34 @@ fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> 
     ContractionPower { on_chip, device_memory: last }
 }
 
-/// Power of the accumulators in a large product. A sum is written and read once per fold of the array with the most
-/// rows.
+/// Returns the power of the accumulators in a large product. A sum is written and read once per fold of the array with
+/// the most rows.
 fn accumulator_power(small: &Accelerator, large: &Accelerator, macs: f64) -> Watts {
     let Some(memory) = small.tensor.accumulation.memory() else { return Watts::ZERO };
     let bytes = macs * 4.0 / f64::from(large.tensor.rows);
     Watts((memory.read_energy_per_byte.0 + memory.write_energy_per_byte.0) * bytes)
 }
 
-/// Bytes per element of a square tile: two 2-byte operands and an fp32 result. A register file holds only results;
-/// operands bypass it.
+/// Returns the bytes per element of a square tile: two 2-byte operands and an fp32 result. A register file holds only
+/// results; operands bypass it.
 fn element_bytes(level: &MemoryLevel) -> f64 {
     if level.scope == MemoryScope::Core && level.name == REGISTER_FILE { 4.0 } else { 8.0 }
 }
 
-/// Running power of all cores.
+/// Returns the running power of all cores.
 fn running_power(accelerator: &Accelerator) -> Watts {
     let second =
         accelerator.energy.running_energy(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
     Watts(second.0)
 }
 
-/// Power of the device's memory at its peak, half reads, half writes.
+/// Returns the power of the device's memory at its peak, half reads, half writes.
 fn device_memory_power(accelerator: &Accelerator) -> Watts {
     let hbm = &accelerator.hbm;
     Watts((hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 * hbm.read_bandwidth.0)
 }
 
-/// Power of a stream through an accelerator's device memory.
+/// Returns the power of a stream through an accelerator's device memory.
 fn stream_power(accelerator: &Accelerator) -> Watts {
     let lanes = Watts(accelerator.energy.per_vector_operation.0 / 4.0 * accelerator.hbm.read_bandwidth.0);
     accelerator.energy.static_power + running_power(accelerator) + device_memory_power(accelerator) + lanes
@@ -396,7 +398,7 @@ mod tests {
         close(byte(ProcessNode::N5, 32 << 30), 43.75);
     }
 
-    /// The largest term of a chip that idles: 18 links of 45 to 50 GB/s take some 65 to 85 W.
+    /// Links are the largest term of the static power if a chip has many: 18 links of 50 GB/s take some 95 W.
     #[test]
     fn links_and_stacks_draw_power() {
         let base = Accelerator::built_in("tpu_v4").unwrap();
@@ -428,7 +430,8 @@ mod tests {
                 default_energy_per_byte(at(constants, node, mhz), "buffer", Bytes(kib << 10), HbmGeneration::Hbm3)
             };
             let model = |node, mhz: f64| default_energy_model(at(constants, node, mhz));
-            // Planar nodes have no clock of their own, so FinFETs cannot be compared with them.
+            // Planar nodes have no reference clock, so only pairs of planar nodes and pairs of FinFET nodes are
+            // compared.
             for pair in ProcessNode::ALL.windows(2).filter(|pair| (pair[0] >= ProcessNode::N16) == (pair[1] >= ProcessNode::N16)) {
                 for (data_type, newer) in model(pair[1], mhz).per_mac.iter() {
                     prop_assert!(newer <= model(pair[0], mhz).macs_energy(data_type, 1) * 1.05);

@@ -19,7 +19,7 @@ const COUNT: Option<(f64, f64)> = Some((1.0, limits::LARGEST_COUNT as f64));
 const COUNT_OR_NONE: Option<(f64, f64)> = Some((0.0, limits::LARGEST_COUNT as f64));
 const FRACTION: Option<(f64, f64)> = Some((limits::LEAST_FRACTION, 1.0));
 
-/// A range of base units, converted to a key's unit.
+/// Returns a range of base units, converted to a key's unit.
 const fn range_from_to(least: f64, most: f64, unit: f64) -> Option<(f64, f64)> {
     Some((least / unit, most / unit))
 }
@@ -312,7 +312,7 @@ pub const FABRIC: [ChipField; 27] = [
 /// The effect of increasing a chip's field while all others stay the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldEffect {
-    /// No kernel's peak falls, and area, power and cost do not fall.
+    /// No kernel gets slower at its peak rate, and area, power and cost do not fall.
     Faster,
     /// No kernel gets faster or takes less energy; area and cost do not change.
     Slower,
@@ -325,10 +325,10 @@ pub enum FieldEffect {
 pub struct BoundGrowth {
     /// The effect of an increase on kernels at their peaks, and on the chip's area, power and cost.
     pub more: FieldEffect,
-    /// True if the same holds for [`buffered_bound`](crate::cost::CostModel::buffered_bound), which adds unfilled
+    /// True if `more` also holds for [`buffered_bound`](crate::cost::CostModel::buffered_bound), which adds unfilled
     /// arrays and buffer traffic.
     pub buffered: bool,
-    /// True if the same holds for mapped kernels: the mapper's candidates do not depend on the field.
+    /// True if `more` also holds for mapped kernels: the mapper's candidates do not depend on the field.
     pub mapped: bool,
     /// True if its values are whole numbers.
     pub whole: bool,
@@ -360,7 +360,8 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         | "vector.buffer_kib"
         | "memory.*.ports" => known(FieldEffect::Faster, true, false),
         "memory.*.latency_ns" => known(FieldEffect::Slower, true, false),
-        // More dies have a better yield. A PCIe generation is not a quantity.
+        // An increase of these fields has no fixed effect. For instance, more dies have a better yield, and a PCIe
+        // generation is not a quantity.
         "lowered_clock_mhz"
         | "sustained_clock_fraction"
         | "area.dies"

@@ -345,7 +345,7 @@ pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelera
     }
 }
 
-/// The parser's message without the names of Rust types.
+/// Returns the parser's message without the names of Rust types.
 fn plain_message(why: &toml::de::Error) -> String {
     let text = why.to_string().replace("expected u32", "expected a whole number from 0 to 4294967295");
     let text = text.replace("expected f64", "expected a number");
@@ -427,7 +427,7 @@ fn set_family_efficiency(designed: &mut Accelerator, raw: &ChipFile, faults: &mu
     }
 }
 
-/// The constants with the file's changes; the nominal ones if the changes have faults.
+/// Reads the constants with the file's changes; the nominal ones if the changes have faults.
 fn read_constants(table: &toml::Table, faults: &mut Vec<FileFault>) -> Arc<Constants> {
     read_changes(table).and_then(|changes| Constants::with_changes(&changes)).unwrap_or_else(|found| {
         faults.extend(found);
@@ -518,7 +518,7 @@ fn read_calibration_scalar(
     }
 }
 
-/// A number per format, from a table with the formats' names as keys.
+/// Reads a number per format, from a table with the formats' names as keys.
 fn read_fractions_by_format(path: &str, value: &toml::Value, faults: &mut Vec<FileFault>) -> PerDataType<f64> {
     let mut fractions = PerDataType::default();
     let Some(table) = value.as_table() else {
@@ -562,7 +562,7 @@ struct FittedTables<'a> {
 }
 
 impl FittedTables<'_> {
-    /// A kernel library, with the tables of its formats.
+    /// Reads a kernel library, with the tables of its formats.
     fn read_library(&mut self, table: &BTreeMap<String, toml::Value>) -> KernelLibrary {
         const FORMATS: &str = "formats";
         const DECODE: &str = "decode";
@@ -596,7 +596,7 @@ impl FittedTables<'_> {
         library
     }
 
-    /// The kernels of a number format.
+    /// Reads the kernels of a number format.
     fn read_format(&mut self, path: &str, table: &toml::Table) -> FormatKernels {
         let key = FormatKernels::ROW_SCALED;
         let scalars: BTreeMap<_, _> = table.iter().map(|(key, value)| (key.clone(), value.clone())).collect();

@@ -16,7 +16,7 @@ pub enum DieLink {
     InfinityFabric,
     /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction.
     Ici,
-    /// The same from TPU v5p on, 100 GB/s per direction.
+    /// Inter-chip interconnect of TPU v5p and later, 100 GB/s per direction.
     #[serde(rename = "ici_100")]
     Ici100,
     /// 100 Gb/s Ethernet with RDMA.

@@ -82,7 +82,7 @@ pub fn highest_clock_within(
     limit: Watts,
     power: impl Fn(Hertz) -> Watts,
 ) -> Option<Hertz> {
-    // NaN is not within the limit.
+    // A power of NaN fails the comparison, so it counts as above the limit.
     highest_clock_where(designed, lowest, |clock| power(clock) <= limit)
 }
 

@@ -46,7 +46,8 @@ fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_cloc
     assert!((part(0.4) / part(0.5) - 0.8).abs() < 0.01);
 }
 
-/// TPU v4's stated energies, and those of the node, at every clock whatever clock a chip is designed for.
+/// At a given clock a chip takes the same energies whatever clock it is designed for. This holds for TPU v4's stated
+/// energies and for those of a node.
 #[test]
 fn at_one_clock_a_chip_takes_one_energy() {
     let base = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);

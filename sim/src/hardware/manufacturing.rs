@@ -44,8 +44,8 @@ pub fn dies_per_wafer(die: SquareMillimeters) -> u32 {
     dies.max(0.0) as u32
 }
 
-/// The fraction of dies without a defect: (1 + area x density / complexity) ^ -complexity, the negative binomial model
-/// with defects spread over the critical layers.
+/// Returns the fraction of dies without a defect: (1 + area x density / complexity) ^ -complexity, the negative
+/// binomial model with defects spread over the critical layers.
 #[must_use]
 pub fn yield_fraction(constants: &Constants, die: SquareMillimeters) -> f64 {
     let ManufacturingConstants { defect_density, process_complexity, .. } = constants.manufacturing;

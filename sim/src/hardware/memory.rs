@@ -84,7 +84,7 @@ impl MemoryLevel {
         is_dram(self.capacity)
     }
 
-    /// The energy of this traffic.
+    /// Returns the energy of this traffic.
     #[must_use]
     pub fn traffic_energy(&self, read: Bytes, written: Bytes) -> Joules {
         self.read_energy_per_byte * read.as_f64() + self.write_energy_per_byte * written.as_f64()

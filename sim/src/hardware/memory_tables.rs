@@ -87,8 +87,8 @@ impl MemoryTable {
         capacities.into_iter().find_map(|(key, capacity)| (capacity == Some(0.0)).then_some(key))
     }
 
-    /// A capacity of zero of a level that data cannot go around. Such a level may make kernels slower than they are
-    /// without it, so a search could not bound its capacities from zero on.
+    /// Returns the fault of a zero capacity if data cannot go around the level. Kernels may be slower with a small
+    /// level of this kind than without it. A search over capacities that include zero then has no bound.
     fn zero_capacity_fault(&self, key: &str, kind: MemoryKind, device_memory: bool) -> FileFault {
         let (limit, cure) = match (kind, self.scope) {
             _ if device_memory => ("the outermost memory holds the model and cannot be left out", "give its capacity"),

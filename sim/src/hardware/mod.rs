@@ -219,7 +219,7 @@ impl Accelerator {
         Some(FlopsPerSecond(2.0 * self.tensor.unit_count() as f64 * rate * self.clock.0))
     }
 
-    /// Peak of the vector units, counting one operation per lane and cycle.
+    /// Returns the peak of the vector units, counting one operation per lane and cycle.
     #[must_use]
     pub fn peak_vector_operations(&self) -> FlopsPerSecond {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
@@ -264,18 +264,19 @@ impl Accelerator {
         }
     }
 
-    /// Capacity of the device's memory, which must hold a stage's weights, gradients, optimiser states and activations.
+    /// Returns the capacity of the device's memory, which must hold a stage's weights, gradients, optimiser states and
+    /// activations.
     #[must_use]
     pub fn memory_capacity(&self) -> Bytes {
         self.hbm.capacity
     }
 
-    /// All memories, innermost first, the device's memory last.
+    /// Returns all memories, innermost first, the device's memory last.
     pub fn memory_levels(&self) -> impl DoubleEndedIterator<Item = &MemoryLevel> {
         self.on_chip.iter().chain(std::iter::once(&self.hbm))
     }
 
-    /// Number of memory levels, the device's memory included: at least 1.
+    /// Returns the number of memory levels, the device's memory included: at least 1.
     #[must_use]
     pub fn level_count(&self) -> usize {
         self.on_chip.len() + 1
@@ -293,7 +294,7 @@ impl Accelerator {
         self.on_chip.iter().rev().find(|level| level.scope == MemoryScope::Chip)
     }
 
-    /// Instances of a level on this chip: one per tensor core, or one.
+    /// Returns the number of instances of a level on this chip: one per tensor core, or one.
     #[must_use]
     pub fn instance_count(&self, level: &MemoryLevel) -> u32 {
         match level.scope {

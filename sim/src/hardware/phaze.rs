@@ -96,7 +96,7 @@ impl PhazeConfig {
         Bytes((u64::from(self.width_vc) * 16).max(1024))
     }
 
-    /// Bytes per cycle that the global buffer reads and writes.
+    /// Returns the bytes per cycle that the global buffer reads and writes.
     #[must_use]
     pub fn global_buffer_bytes_per_cycle(&self) -> (f64, f64) {
         let banks = (self.global_buffer.as_f64() / BANK_BYTES).max(1.0) * BANK_BYTES_PER_CYCLE;
@@ -150,8 +150,8 @@ pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareErr
     Ok(document)
 }
 
-/// The accelerator of a design point. It reads no file and searches nothing, so a search can call it for every point of
-/// a space.
+/// Returns the accelerator of a design point. It reads no file and searches nothing, so a search can call it for every
+/// point of a space.
 #[must_use]
 pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let constants = Constants::nominal();
@@ -273,7 +273,7 @@ mod tests {
         })
     }
 
-    /// The configuration with one dimension doubled.
+    /// Returns the configuration with one dimension doubled.
     fn doubled(config: &PhazeConfig, dimension: usize) -> PhazeConfig {
         let mut larger = *config;
         match dimension {

@@ -67,7 +67,7 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
     }
 }
 
-/// The numbers below a value, with their dotted keys. Tables of an array go by their name.
+/// Appends the numbers below a value to `found`, with their dotted keys. Tables of an array go by their name.
 fn number_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, String)>) {
     match value {
         toml::Value::Integer(_) | toml::Value::Float(_) => found.push((key, value.to_string())),

@@ -53,13 +53,13 @@ fn normalise_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Names of the built-in chips, sorted.
+/// Returns the names of the built-in chips, sorted.
 #[must_use]
 pub fn template_names() -> Vec<&'static str> {
     embedded::CHIPS.iter().map(|(name, _)| *name).collect()
 }
 
-/// All built-in chips, sorted by name.
+/// Returns all built-in chips, sorted by name.
 ///
 /// # Errors
 /// A built-in file that does not verify. The tests read them all, so a released build has none.
@@ -78,7 +78,7 @@ pub fn all_templates() -> Result<&'static [ChipTemplate], HardwareError> {
 }
 
 impl Accelerator {
-    /// The built-in chip of this name or alias.
+    /// Returns the built-in chip of this name or alias.
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] lists the names that exist.

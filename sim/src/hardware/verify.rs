@@ -9,9 +9,11 @@ use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
 use std::ops::RangeInclusive;
 
-/// Upper limit of a published peak over the arrays' peak. It allows for the rounding of the published figure.
+/// Upper limit on the ratio of a published peak to the arrays' peak. It allows for the rounding of the published
+/// figure.
 const PEAK_ROUNDING: f64 = 1.02;
-/// Lower limit of the same ratio. It allows for a clock that is not kept and for units that are not counted.
+/// Lower limit on the ratio of a published peak to the arrays' peak. It allows for a clock that is not kept and for
+/// units that are not counted.
 const PEAK_SHORTFALL: f64 = 0.9;
 
 /// Returns every missing, zero, negative, NaN or contradictory figure; an empty list for a valid chip.
@@ -88,7 +90,7 @@ impl ChipFaults {
     }
 }
 
-/// A range of base units, converted to a larger unit.
+/// Returns a range of base units, converted to a larger unit.
 fn range_in_units(range: RangeInclusive<f64>, unit: f64) -> RangeInclusive<f64> {
     range.start() / unit..=range.end() / unit
 }

@@ -38,7 +38,7 @@ proptest! {
     }
 }
 
-/// The faults of TPU v4, uncalibrated, with changes to its file's text.
+/// Returns the faults of TPU v4, uncalibrated, with changes to its file's text.
 fn faults_of(changes: &[(&str, &str)]) -> String {
     let file = include_str!("../../templates/chips/tpu_v4.toml");
     let mut text = file.split("\n[calibration]").next().unwrap_or(file).to_owned();
@@ -70,7 +70,8 @@ fn contradictions_are_named() {
     assert_eq!(text, expected);
 }
 
-/// A capacity of zero leaves out only what data can go around; the fault says why, and its cures work.
+/// A capacity of zero removes a level only if data can go around it. For other levels the fault gives the reason, and
+/// its cures work.
 #[test]
 fn a_level_that_data_cannot_go_around_is_not_left_out() {
     const CMEM: &str = "kind = \"scratchpad\"\ncapacity_mib = 128";
@@ -222,7 +223,7 @@ fn an_unknown_chip_is_told_the_known_ones() {
     );
 }
 
-/// Paths of the numbers in a file's tables; of arrays only the first two entries.
+/// Appends the paths of the numbers in a file's tables to `found`. Only the first two entries of arrays count.
 fn numbers(value: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
     let below = |key: String| [path, &[key]].concat();
     match value {
@@ -235,7 +236,7 @@ fn numbers(value: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The file's text with the number at a path replaced.
+/// Returns the file's text with the number at a path replaced.
 fn with(file: &toml::Value, path: &[String], number: f64) -> String {
     let mut file = file.clone();
     let place = path.iter().fold(&mut file, |at, key| match at {

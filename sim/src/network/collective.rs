@@ -90,7 +90,7 @@ struct TierDemand {
     /// Nominal bytes per second.
     rate: f64,
     steps: f64,
-    /// Messages whose injection (one low-latency step each) queues in addition to the steps.
+    /// Messages that queue for injection, one low-latency step each, in addition to the steps.
     messages: f64,
 }
 
@@ -149,8 +149,8 @@ impl Fabric {
         self.cost_of_collective_sharing(collective, 1.0)
     }
 
-    /// As [`Fabric::cost_of_collective`], while `flows` flows of equal weight share every port. `flows` includes this
-    /// one; values below 1 count as 1.
+    /// Returns [`Fabric::cost_of_collective`] while `flows` flows of equal weight share every port. `flows` includes
+    /// this one; values below 1 count as 1.
     #[must_use]
     pub fn cost_of_collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
         if let Some(cost) = self.cost_on_links(collective, flows) {
@@ -320,7 +320,7 @@ impl CollectivePricer<'_> {
         Some(best)
     }
 
-    /// All-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
+    /// Prices an all-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
     fn price_level_all_reduce(&self, level: &GroupLevel, size: f64) -> CollectiveDraft {
         let ring = self.price_level_pass(level, size, f64::from(level.fan_out), 2.0);
         let forced = self.fabric.tiers[level.tier].in_network.is_some_and(|engine| engine.forced);
@@ -370,7 +370,7 @@ impl CollectivePricer<'_> {
         })
     }
 
-    /// One ring through all members, with as many parallel rings as ports.
+    /// Prices one ring through all members, with as many parallel rings as ports.
     fn price_flat_ring(&self, levels: &[GroupLevel], size: f64, passes: f64) -> CollectiveDraft {
         let n = group_members(levels);
         let ring = self.price_pipeline_through(
@@ -384,12 +384,12 @@ impl CollectivePricer<'_> {
         CollectiveDraft { startup: ring.startup.max(in_step), ..ring }
     }
 
-    /// The longest ring step of these tiers; 0 if none is given.
+    /// Returns the longest ring step of these tiers; 0 if none is given.
     fn longest_ring_step(&self, levels: &[GroupLevel]) -> f64 {
         levels.iter().filter_map(|level| self.fabric.tiers[level.tier].ring_step).map(|step| step.0).fold(0.0, f64::max)
     }
 
-    /// A pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.
+    /// Prices a pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.
     fn price_pipeline_through(
         &self,
         algorithm: Algorithm,
@@ -415,7 +415,7 @@ impl CollectivePricer<'_> {
         self.price_pipelined(algorithm, &demands[..levels.len()], copy)
     }
 
-    /// Steps of one pass that cross this level, out of the `n - 1` of a ring through `n` members.
+    /// Returns the number of steps of one pass that cross this level, out of the `n - 1` of a ring through `n` members.
     fn ring_steps_of_level(&self, level: &GroupLevel, n: f64, outermost: bool) -> f64 {
         if self.fabric.is_torus(level) {
             return self.fabric.pass_steps(level);
@@ -424,8 +424,9 @@ impl CollectivePricer<'_> {
         (n / f64::from(level.members_below) - back).max(0.0)
     }
 
-    /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between
-    /// units. NCCL's src/graph/tuning.cc has `ranks per node - 1` inner and `log2(nodes)` outer steps.
+    /// Returns the number of steps from the root to the leaves on this level: a chain inside the innermost units, a
+    /// binary tree between units. NCCL's src/graph/tuning.cc has `ranks per node - 1` inner and `log2(nodes)` outer
+    /// steps.
     fn tree_steps_of_level(&self, level: &GroupLevel, innermost: bool) -> f64 {
         if innermost {
             f64::from(level.fan_out - 1)
@@ -540,7 +541,7 @@ impl CollectivePricer<'_> {
     }
 }
 
-/// Members of the whole group.
+/// Returns the number of members of the whole group.
 fn group_members(levels: &[GroupLevel]) -> f64 {
     f64::from(levels.last().map_or(1, |l| l.members))
 }

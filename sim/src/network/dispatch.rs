@@ -59,7 +59,7 @@ impl PartChoice {
         missed
     }
 
-    /// The probability that none of `parts` parts is chosen out of `all`.
+    /// Returns the probability that none of `parts` parts is chosen out of `all`.
     fn probability_none_chosen(&self, all: u64, parts: u64) -> f64 {
         (0..u64::from(self.chosen))
             .map(|i| all.saturating_sub(parts + i) as f64 / all.saturating_sub(i).max(1) as f64)
@@ -67,7 +67,7 @@ impl PartChoice {
     }
 }
 
-/// The logarithm of the binomial coefficient n over k; minus infinity if it is zero.
+/// Returns the logarithm of the binomial coefficient n over k; minus infinity if it is zero.
 fn log_choices(n: u64, k: u64) -> f64 {
     if k > n { f64::NEG_INFINITY } else { (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum() }
 }
@@ -85,12 +85,12 @@ mod tests {
     use crate::units::Bytes;
     use proptest::prelude::*;
 
-    /// All sets of `k` of the numbers below `n`.
+    /// Returns all sets of `k` of the numbers below `n`.
     fn sets(n: u32, k: u32) -> Vec<u32> {
         (0..1_u32 << n).filter(|set| set.count_ones() == k).collect()
     }
 
-    /// The mean number of units reached, by enumerating every choice.
+    /// Returns the mean number of units reached, by enumerating every choice.
     fn counted(choice: PartChoice, units: u32) -> f64 {
         let (group, unit) = (choice.parts / choice.groups, choice.parts / units);
         let (mut reached, mut tried) = (0, 0);

@@ -17,7 +17,7 @@ pub struct FabricDocument {
 }
 
 impl FabricDocument {
-    /// A built-in fabric by name, or a fabric file by path (any name that ends in `.toml`), with its figures for
+    /// Loads a built-in fabric by name, or a fabric file by path (any name that ends in `.toml`), with its figures for
     /// `chip`.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl FabricDocument {
         Self::load_from(name_or_path, chip, &Files::default())
     }
 
-    /// As [`Self::load_for`], with the texts of `files` in place of files on the disk.
+    /// Loads like [`Self::load_for`], with the texts of `files` in place of files on the disk.
     ///
     /// # Errors
     /// Those of [`Self::load_for`].

@@ -45,7 +45,7 @@ pub enum NetworkError {
         /// The built-in names.
         known: String,
     },
-    /// No template of this name, but links of some.
+    /// No fabric has this name, but links of some fabrics have it.
     #[error(
         "`{name}` is no fabric, but names links of some: {fabrics}; give one of them, or the path of a fabric file \
         (.toml)"
@@ -53,7 +53,7 @@ pub enum NetworkError {
     NameOfTier {
         /// The name given.
         name: String,
-        /// The built-in fabrics that have such links.
+        /// The built-in fabrics that have links of this name.
         fabrics: String,
     },
     /// The text is not the TOML that a fabric needs.

@@ -157,8 +157,8 @@ pub struct Fabric {
 }
 
 impl Tier {
-    /// Nominal bytes per second of a device on this tier, one direction, while all devices send. It is the rate of its
-    /// port, or its part of a fat tree's thinner upper links.
+    /// Returns the nominal bytes per second of a device on this tier, one direction, while all devices send. It is the
+    /// rate of its port, or its part of a fat tree's thinner upper links.
     #[must_use]
     pub fn shared_rate(&self) -> f64 {
         match self.topology {
@@ -181,21 +181,21 @@ impl Fabric {
         self.tiers.last().map_or(1, |t| t.devices)
     }
 
-    /// Devices in one unit of the innermost tier: an NVLink node, an ICI slice.
+    /// Returns the number of devices in one unit of the innermost tier: an NVLink node, an ICI slice.
     #[must_use]
     pub fn fast_domain_devices(&self) -> u32 {
         self.tiers.first().map_or(1, |t| t.devices)
     }
 
-    /// The number of devices in one unit *joined by* tier `tier`: a unit of the tier below, or one device for the
-    /// innermost tier.
+    /// Returns the number of devices in one unit *joined by* tier `tier`: a unit of the tier below, or one device for
+    /// the innermost tier.
     #[must_use]
     pub(crate) fn unit_devices(&self, tier: usize) -> u32 {
         if tier == 0 { 1 } else { self.tiers[tier - 1].devices }
     }
 
-    /// The part of this fabric that `devices` devices use. Inner tiers are filled first, unused outer ones are dropped,
-    /// and a torus is cut to its most compact slice.
+    /// Returns the part of this fabric that `devices` devices use. Inner tiers are filled first, unused outer ones are
+    /// dropped, and a torus is cut to its most compact slice.
     ///
     /// # Errors
     /// More devices than the fabric has, a number that leaves a unit partly filled, or one that no torus slice has.
@@ -234,8 +234,8 @@ impl Fabric {
         }
     }
 
-    /// This fabric with units of `devices` devices at `tier`. Outer tiers keep their device counts, rounded down to
-    /// whole units. `None` if no torus slice has that size or the inner units do not divide it.
+    /// Returns this fabric with units of `devices` devices at `tier`. Outer tiers keep their device counts, rounded
+    /// down to whole units. `None` if no torus slice has that size or the inner units do not divide it.
     pub(crate) fn resize_tier(mut self, tier: usize, devices: u32) -> Option<Self> {
         let below = self.unit_devices(tier);
         if devices == 0 || !devices.is_multiple_of(below) {
@@ -265,7 +265,7 @@ impl Fabric {
         Some(self)
     }
 
-    /// This fabric with fast domains (NVLink nodes, ICI slices) of `devices` devices.
+    /// Returns this fabric with fast domains (NVLink nodes, ICI slices) of `devices` devices.
     ///
     /// # Errors
     /// A size that no unit of the innermost tier can have.
@@ -282,8 +282,8 @@ impl Fabric {
         })
     }
 
-    /// This fabric with another nominal bandwidth of `tier` (per device, one direction). A measured matrix keeps its
-    /// links.
+    /// Returns this fabric with another nominal bandwidth of `tier` (per device, one direction). A measured matrix
+    /// keeps its links.
     #[must_use]
     pub fn with_bandwidth(mut self, tier: usize, bandwidth: BytesPerSecond) -> Self {
         if let Some(t) = self.tiers.get_mut(tier) {
@@ -318,8 +318,8 @@ impl Fabric {
         self
     }
 
-    /// This fabric with every measured link replaced by the harmonic mean of all, so that the placement of units does
-    /// not matter.
+    /// Returns this fabric with every measured link replaced by the harmonic mean of all, so that the placement of
+    /// units does not matter.
     #[must_use]
     pub fn with_equal_links(mut self) -> Self {
         for tier in &mut self.tiers {
@@ -330,9 +330,9 @@ impl Fabric {
         self
     }
 
-    /// This fabric with the units of its matrix tier in another order: `order[i]` is the hardware unit at position `i`.
-    /// It models a mapping of ranks to devices. Other tiers are symmetric; an order of the wrong length changes
-    /// nothing.
+    /// Returns this fabric with the units of its matrix tier in another order: `order[i]` is the hardware unit at
+    /// position `i`. It models a mapping of ranks to devices. Other tiers are symmetric; an order of the wrong length
+    /// changes nothing.
     #[must_use]
     pub fn permute_units(mut self, order: &[u32]) -> Self {
         for tier in &mut self.tiers {

@@ -17,7 +17,7 @@ pub(super) mod embedded {
 }
 
 impl Fabric {
-    /// Names of the built-in fabrics, sorted.
+    /// Returns the names of the built-in fabrics, sorted.
     #[must_use]
     pub fn names() -> Vec<&'static str> {
         embedded::FABRICS.iter().map(|(name, _)| *name).collect()
@@ -32,7 +32,7 @@ impl Fabric {
         build_fabric(&file)
     }
 
-    /// The text of a built-in fabric's file.
+    /// Returns the text of a built-in fabric's file.
     ///
     /// # Errors
     /// [`NetworkError::Unknown`] lists the names that exist.
@@ -40,8 +40,8 @@ impl Fabric {
         template_text(name)
     }
 
-    /// A built-in fabric by name, or a fabric file by path (any name that ends in `.toml`). If several chips share it,
-    /// it has the figures of the first one.
+    /// Loads a built-in fabric by name, or a fabric file by path (any name that ends in `.toml`). If several chips
+    /// share it, it has the figures of the first one.
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, or impossible values.
@@ -49,8 +49,8 @@ impl Fabric {
         load_fabric(name_or_path, None, &Files::default())
     }
 
-    /// As [`Fabric::load`], with the fabric's figures for `chip`. A fabric without `[[chip]]` tables ignores `chip`;
-    /// fabrics like `ici_3d_torus` have one set of figures per TPU generation.
+    /// Loads like [`Fabric::load`], with the fabric's figures for `chip`. A fabric without `[[chip]]` tables ignores
+    /// `chip`; fabrics like `ici_3d_torus` have one set of figures per TPU generation.
     ///
     /// # Errors
     /// Those of [`Fabric::load`], and a fabric without figures for this chip.
@@ -58,7 +58,7 @@ impl Fabric {
         Self::load_for_chip_from(name_or_path, chip, &Files::default())
     }
 
-    /// As [`Fabric::load_for_chip`], with the texts of `files` in place of files on the disk.
+    /// Loads like [`Fabric::load_for_chip`], with the texts of `files` in place of files on the disk.
     ///
     /// # Errors
     /// Those of [`Self::load_for_chip`].
@@ -66,8 +66,8 @@ impl Fabric {
         load_fabric(name_or_path, Some(chip), files)
     }
 
-    /// As [`Fabric::load_for_chip_from`], for an accelerator. Figures for its own name go before those for the built-in
-    /// chip with its hardware.
+    /// Loads like [`Fabric::load_for_chip_from`], for an accelerator. Uses the figures for its own name, or else those
+    /// for the built-in chip with the same hardware.
     ///
     /// # Errors
     /// Those of [`Self::load_for_chip`].
@@ -80,7 +80,7 @@ impl Fabric {
         }
     }
 
-    /// A built-in fabric with its figures for `chip`, as in [`Fabric::load_for_chip`].
+    /// Returns a built-in fabric with its figures for `chip`, as in [`Fabric::load_for_chip`].
     ///
     /// # Errors
     /// An unknown fabric, or one without figures for this chip.
@@ -88,8 +88,8 @@ impl Fabric {
         fabric_for_chip(parse_file(name, template_text(name)?)?, name, chip)
     }
 
-    /// As [`Self::built_in_for_chip`], under a version or setting of the communication library. The figures are those
-    /// of the first `[[software]]` table that `software` names, else the file's own.
+    /// Returns the fabric of [`Self::built_in_for_chip`] under a version or setting of the communication library. The
+    /// figures are those of the first `[[software]]` table that `software` names, else the file's own.
     ///
     /// # Errors
     /// As [`Self::built_in_for_chip`].
@@ -128,7 +128,7 @@ fn load_fabric(name_or_path: &str, chip: Option<&str>, files: &Files) -> Result<
     }
 }
 
-/// The fabric of a file with its figures for a chip.
+/// Returns the fabric of a file with its figures for a chip.
 fn fabric_for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, NetworkError> {
     if file.chips.is_empty() {
         return build_fabric(&file);
@@ -164,7 +164,7 @@ fn unknown_fabric(name: &str) -> NetworkError {
     }
 }
 
-/// The text of a fabric by name or by path.
+/// Returns the text of a fabric by name or by path.
 pub(super) fn text_by_name_or_path(name_or_path: &str, files: &Files) -> Result<String, NetworkError> {
     if name_or_path.ends_with(".toml") {
         return Fabric::text_of_file(name_or_path, files);

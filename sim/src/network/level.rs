@@ -46,7 +46,8 @@ pub struct GroupSpread {
     pub most: u32,
     /// Members in the emptiest unit. This unit reaches the other units through these members' ports.
     pub least: u32,
-    /// Devices from one member to the next inside a unit; 1 where a unit holds one member, or where units are flat.
+    /// Devices from one member to the next inside a unit; 1 if a unit holds one member, or if the position inside a
+    /// unit does not matter.
     pub stride: u32,
 }
 
@@ -80,7 +81,8 @@ impl Fabric {
         self.levels_on_inner_tiers(self.tiers.len(), group)
     }
 
-    /// As [`Self::levels_of_group`], on the inner `tiers` tiers alone; the outermost of these is extended.
+    /// Returns the levels as [`Self::levels_of_group`] does, on the inner `tiers` tiers alone; the outermost of these
+    /// is extended.
     fn levels_on_inner_tiers(&self, tiers: usize, group: RankGroup) -> GroupLevels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
         let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
@@ -121,8 +123,8 @@ impl Fabric {
         (a != b).then_some(GroupLevel { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })
     }
 
-    /// Nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter, broadcast),
-    /// in parallel with the sibling groups.
+    /// Returns the nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter,
+    /// broadcast), in parallel with the sibling groups.
     pub(crate) fn ring_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
@@ -142,7 +144,8 @@ impl Fabric {
         }
     }
 
-    /// Nominal bytes per second of a device in an all-to-all, per byte that leaves its unit through this tier.
+    /// Returns the nominal rate of a device in an all-to-all, in bytes per second. The rate counts the bytes that leave
+    /// the device's unit through this tier.
     pub(crate) fn exchange_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
@@ -164,8 +167,8 @@ impl Fabric {
         }
     }
 
-    /// Nominal bytes per second of a device that sends to one other, the level's spacing away, while all devices do the
-    /// same.
+    /// Returns the nominal bytes per second of a device that sends to one other, the level's spacing away, while all
+    /// devices do the same.
     pub(crate) fn pair_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
@@ -184,7 +187,7 @@ impl Fabric {
         }
     }
 
-    /// Steps of one pass (all-gather or reduce-scatter) over this level alone.
+    /// Returns the number of steps of one pass (all-gather or reduce-scatter) over this level alone.
     pub(crate) fn pass_steps(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {

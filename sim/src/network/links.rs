@@ -43,10 +43,10 @@ pub enum LinksError {
         file: String,
         /// The line, the first being 1.
         line: u64,
-        /// The key and its value, the limit and the cure, after a comma or a colon.
+        /// The key and its value, the limit and the cure. The text starts with a comma or a colon.
         what: String,
     },
-    /// Measurements of several clusters, and no choice among them.
+    /// The file holds measurements of several clusters, and none was chosen.
     #[error("{file}: holds measurements of {known}; choose one with --links-of")]
     Several {
         /// The file.
@@ -83,7 +83,7 @@ pub enum LinksError {
 }
 
 impl LinkMatrix {
-    /// Links from GB/s of the whole unit, one row per unit; the diagonal is 0.
+    /// Builds links from GB/s of the whole unit, one row per unit; the diagonal is 0.
     ///
     /// # Errors
     /// All faults: rows that are not square, not symmetric, not positive, or not 0 on the diagonal.
@@ -153,7 +153,7 @@ struct LinkLineFault {
     what: String,
 }
 
-/// The rows of a square table, whose lines carry the header's names in the same order.
+/// Returns the rows of a square table, whose lines carry the header's names in the same order.
 fn read_square(head: &csv::StringRecord, records: &[LinkRecord]) -> LinkRows {
     let names: Vec<&str> = head.iter().skip(1).collect();
     if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(*name)) {
@@ -374,8 +374,8 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// This fabric with the links of its outermost tier written out: measured links as they are, or equal links between
-    /// the units of a switch or fat tree. Every collective keeps its time. `None` for other topologies, and for
+    /// Returns this fabric with the links of its outermost tier written out: measured links as they are, or equal links
+    /// between the units of a switch or fat tree. Every collective keeps its time. `None` for other topologies, and for
     /// switches of one unit, of unknown size, or of more than [`MOST_UNITS`] units.
     #[must_use]
     pub fn with_written_links(&self) -> Option<Self> {

@@ -43,14 +43,14 @@ impl LinkMatrix {
         self.rates.nrows() as u32
     }
 
-    /// Bytes per second from unit `a` to unit `b` (indices wrap around).
+    /// Returns the bytes per second from unit `a` to unit `b` (indices wrap around).
     #[must_use]
     pub fn rate_between(&self, a: u32, b: u32) -> f64 {
         let units = self.unit_count();
         self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
-    /// A matrix of `units` units with equal links of `rate` bytes per second.
+    /// Returns a matrix of `units` units with equal links of `rate` bytes per second.
     #[must_use]
     pub(crate) fn with_uniform_links(units: u32, rate: f64) -> Self {
         Array2::from_elem((units as usize, units as usize), rate).into()
@@ -68,8 +68,8 @@ impl LinkMatrix {
         self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns a matrix of as many units, joined by equal links of the harmonic mean of these. The result does not
-    /// depend on the units' order.
+    /// Returns a matrix of as many units, joined by equal links at the harmonic mean of the rates here. The result does
+    /// not depend on the units' order.
     #[must_use]
     pub(crate) fn equalise(&self) -> Self {
         if !self.rates_differ() {

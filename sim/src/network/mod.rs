@@ -18,7 +18,8 @@
 //! exchange_step + w + 2 * sqrt(exchange_chunk * w)` and low latency `launch + peers * low_latency_step + max(bytes to
 //! one / exchange_peer, link bytes / bandwidth)`. It has no protocol of lines.
 //!
-//! All of these are physical scalars of the tier, in its file. Nothing else depends on the message size.
+//! The scalars in these formulas are physical properties of a tier, and its file gives them. Nothing else depends on
+//! the message size.
 //!
 //! # Algorithms
 //! Each group and message takes the cheapest algorithm that the tiers allow:
@@ -36,7 +37,7 @@
 //! # Contention
 //! All groups of a parallel axis run at once, so a cost is that of a group *in parallel with its siblings*:
 //! - On switches every device has its own port, and siblings do not share links. A node's NICs are counted per device:
-//!   the node's nominal bandwidth over its devices.
+//!   the node's nominal bandwidth divided by its number of devices.
 //! - On a torus, members `h` apart along a dimension send through the nodes between them. `h` sibling groups share
 //!   every link, which leaves each `1/h`.
 //! - On unequal measured links, every sibling group uses the links of its members (the slowest of the ring through

@@ -15,11 +15,12 @@ pub enum TierParts {
     ScaleUpSwitch,
     /// Network cards, copper to a switch in the rack, optics between switches.
     RackNetwork,
-    /// Network cards, and optics from there on. A cluster of one rack has copper.
+    /// Network cards and optical cables. A cluster in one rack has copper cables instead.
     RailNetwork,
     /// Direct links: copper in a rack, optics between racks.
     CabledTorus,
-    /// Direct links: copper in a rack. Those that leave its block go through optics and an optical switch.
+    /// Direct links: copper in a rack. Links that leave the rack's block of the torus go through optics and an optical
+    /// switch.
     OpticalTorus,
 }
 

@@ -25,7 +25,7 @@ pub struct StreamTimes {
 const COUNT: usize = 4;
 
 impl StreamTimes {
-    /// Time from the common start to the end of the last stream.
+    /// Returns the time from the common start to the end of the last stream.
     #[must_use]
     pub fn time_together(&self, contention: &StreamContention) -> Seconds {
         let slowed = self.slowdown_matrix(contention);

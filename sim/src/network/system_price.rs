@@ -102,7 +102,7 @@ impl Fabric {
     }
 }
 
-/// GB/s of a device's port.
+/// Returns the rate, in GB/s, of a device's port.
 fn rate_of(tier: &Tier) -> f64 {
     tier.bandwidth.0 / 1e9
 }
@@ -113,9 +113,9 @@ fn upper_layers(tier: &Tier, ports: f64, radix: f64) -> f64 {
     (count_layers(ports, radix) - 1.0) * thin
 }
 
-/// The least layers of switches with `radix` ports that join `ports` ends.
+/// Returns the least number of layers of switches with `radix` ports that join `ports` ends.
 fn count_layers(ports: f64, radix: f64) -> f64 {
-    // Three ports a side at least: the loop ends.
+    // With at least three ports on either side of a switch, each layer multiplies the reach and the loop ends.
     let half = (radix / 2.0).max(3.0);
     let (mut layers, mut reach) = (1.0, 2.0 * half);
     while reach < ports {
@@ -202,7 +202,7 @@ mod tests {
         assert_near(found.optics_usd, 2.0 * 50.0 * 25.6);
         assert_eq!(found.cable_usd, 0.0);
         assert_near(found.total_usd(), 2637.875 + 1363.5 + 1080.0 + 1687.5 + 2560.0);
-        // One more layer beyond 2,048 devices, one less up to 64; a rack has copper.
+        // There are three layers beyond 2,048 devices and one layer up to 64. A cluster in one rack has copper cables.
         assert_near(price("dgx_b200_400g", 4096).optics_usd, 3.0 * 50.0 * 25.6);
         assert_near(price("dgx_b200_400g", 64).switch_usd, 900.0 * 1.2 + 50.0 * 11.25);
         let rack = price("dgx_b200_400g", 32);
@@ -214,8 +214,9 @@ mod tests {
         assert_near(rack.cable_usd, 900.0 * 0.4);
     }
 
-    /// 4,096 TPU v4 in cubes of 64: of three links of 45 GB/s per chip a quarter leaves its cube, as in Jouppi et al.,
-    /// ISCA 2023: 96 links of 64 chips, 48 switches of 128 ports.
+    /// 4,096 TPU v4 in cubes of 64. A chip has three links of 45 GB/s, and a quarter of the links leave their cube. The
+    /// numbers are those of Jouppi et al., ISCA 2023: 96 links leave the 64 chips of a cube, and 48 switches have 128
+    /// ports each.
     #[test]
     fn a_torus_pays_for_copper_in_its_racks_and_optics_between_them() {
         let found = price("tpu_v4_ici", 4096);
@@ -224,11 +225,12 @@ mod tests {
         assert_near(found.optics_usd, 0.75 * 45.0 * 25.6);
         assert_near(found.switch_usd, 1.5 * 150.0);
         assert_eq!(found.nic_usd, 0.0);
-        // Below a cube nothing closes: 2 x 2 x 1 has a link per chip.
+        // A slice smaller than a cube has no closing links: 2 x 2 x 1 has one link per chip.
         let four = price("tpu_v4_ici", 4);
         assert_near(four.cable_usd, 45.0 * 3.0);
         assert_eq!((four.optics_usd, four.switch_usd), (0.0, 0.0));
-        // 16 x 16 in racks of 8 x 8, without a switch: two of 16 links of a side leave the rack.
+        // 16 x 16 chips stand in racks of 8 x 8, without an optical switch. Two of the 16 links of a row or column join
+        // different racks.
         let flat = price("tpu_v5e_ici", 256);
         assert_near(flat.optics_usd, 2.0 * 2.0 / 16.0 * 50.0 * 25.6);
         assert_near(flat.cable_usd, 2.0 * 14.0 / 16.0 * 50.0 * 3.0);

@@ -73,7 +73,7 @@ fn a_network_names_built_in_chips_and_every_chip_that_is_sold_has_one() {
         let strange: Vec<&String> = fabric.joins.iter().filter(|chip| !chips.contains(&chip.as_str())).collect();
         assert!(strange.is_empty(), "{}: {strange:?}", fabric.name);
     }
-    // Fabrics of these chips are not included.
+    // No built-in fabric is sold with these chips.
     let without = ["tpu_v2", "tpu_v3", "tpu_v4i", "mi210", "a100_80gb_pcie"];
     for chip in chips {
         let joined = fabrics.iter().any(|fabric| !fabric.joins.is_empty() && fabric.may_join_chip(chip));
@@ -169,7 +169,7 @@ fn strided_groups_on_a_torus_share_links() {
     assert_eq!(cube.algorithm, Algorithm::TorusDimensions);
     let (one, three) = (line.transfer.0 / 0.75, cube.transfer.0 / (63.0 / 64.0));
     assert!((one / three - 3.0).abs() < 1e-9, "three dimensions carry three times one's: {one} {three}");
-    // Every second chip of a row: an open pair on links that its sibling uses too.
+    // Two members two chips apart form an open pair. They share their links with a sibling pair.
     let spread = fabric.cost_of_collective(&op(CollectiveKind::AllGather, bytes, 2, 2));
     let adjacent = fabric.cost_of_collective(&op(CollectiveKind::AllGather, bytes, 2, 1));
     assert!((spread.transfer.0 / adjacent.transfer.0 - 2.0).abs() < 1e-9);
@@ -191,12 +191,12 @@ fn an_all_to_all_of_sends_side_by_side_starts_once_whatever_the_peers() {
     let time = |bytes: u64, ranks: u32| {
         fabric.cost_of_collective(&op(CollectiveKind::AllToAll, bytes, ranks, 1)).latency.micros()
     };
-    // The same size to each peer: 64 KiB take the start of bulk, 8 KiB that of a low-latency message.
+    // A send of 64 KiB per peer starts like a bulk transfer, one of 8 KiB like a low-latency message.
     let [two, eight] = [2, 8].map(|ranks| time((64 << 10) * u64::from(ranks), ranks));
     assert!((eight / two - 1.0).abs() < 0.25, "{two} {eight}");
     let low = 5.13 + 0.761 + f64::from(8 << 10) / 4e3;
     assert!((time(16 << 10, 2) - low).abs() < 1e-6, "{} {low}", time(16 << 10, 2));
-    // Without scalars of its own it uses the other collectives' scalars.
+    // Without scalars of its own an all-to-all uses those of the other collectives.
     let mut plain = fabric.clone();
     plain.tiers[0].exchange = None;
     let of = |fabric: &Fabric, kind| fabric.cost_of_collective(&op(kind, 1 << 18, 2, 1));
@@ -219,13 +219,13 @@ fn a_twist_helps_all_to_all_only() {
         assert!((ratio - gain).abs() < 1e-3, "{chips}: {ratio}");
         let gather = op(CollectiveKind::AllGather, 1 << 30, chips, 1);
         assert_eq!(plain.cost_of_collective(&gather), twisted.cost_of_collective(&gather));
-        // A fabric file must obey the same rule.
+        // A fabric file with `twisted = true` gives the same fabric.
         let file = file_with("topology = \"torus\"", "topology = \"torus\"\ntwisted = true").unwrap();
         assert_eq!(file.for_devices(chips).unwrap(), twisted);
     }
 }
 
-/// The fabric of TPU v4 from its file with one change.
+/// Returns the fabric of TPU v4 from its file with one change.
 fn file_with(from: &str, to: &str) -> Result<Fabric, String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/tpu_v4_ici.toml");
     let text = std::fs::read_to_string(path).unwrap();

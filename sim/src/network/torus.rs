@@ -23,14 +23,16 @@ pub(crate) struct GroupExtent {
 }
 
 impl GroupExtent {
-    /// Links that one member drives along this dimension, divided among the sibling groups: two on a closed ring of
-    /// three or more, one on a line. A line's inner nodes have two links, but its ends have one and decide.
+    /// Returns the number of links that one member drives along this dimension, divided among the sibling groups: two
+    /// on a closed ring of three or more, one on a line. A line's inner nodes have two links, but its ends have one and
+    /// decide.
     pub fn links_per_member(&self) -> f64 {
         let links = if self.closed && self.members > 2 { 2.0 } else { 1.0 };
         links / f64::from(self.spacing)
     }
 
-    /// Steps of one pass (all-gather or reduce-scatter): both ways round a closed ring, end to end on a line.
+    /// Returns the number of steps of one pass (all-gather or reduce-scatter): both ways round a closed ring, end to
+    /// end on a line.
     pub fn steps_of_pass(&self) -> u32 {
         let hops = if self.closed { self.members / 2 } else { self.members.saturating_sub(1) };
         hops.saturating_mul(self.spacing)

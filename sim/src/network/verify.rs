@@ -231,7 +231,7 @@ fn check_devices(c: &mut TierChecker, t: &TierTable, below: Option<u32>, outermo
         None => {}
         Some(d) => {
             let inner = below.unwrap_or(1).max(1);
-            // Papers often count the inner units of a unit.
+            // Papers often state the number of inner units instead of devices. The message then suggests the product.
             let devices = d.checked_mul(inner).filter(|devices| *devices > d && d > 1);
             let hint = devices.map_or_else(String::new, |devices| format!("; did you mean {devices}?"));
             if d < 2 || d <= inner && inner > 1 {

@@ -13,7 +13,7 @@ fn can_build(parts: TierParts, topology: TopologyName) -> bool {
         TopologyName::FatTree => {
             matches!(parts, TierParts::RackNetwork | TierParts::RailNetwork | TierParts::ScaleUpSwitch)
         }
-        // Measured links do not say what a port is sold for.
+        // Measured bandwidths do not tell which parts the links are built of.
         TopologyName::Matrix => false,
     }
 }

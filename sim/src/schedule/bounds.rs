@@ -17,7 +17,7 @@ use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
 /// A set of operators of a piece of at most [`SEARCHABLE`] operators, one bit each.
 pub(super) type OperatorBitset = u128;
 
-/// The operators of a set, ascending.
+/// Returns the operators of a set, ascending.
 pub(super) fn set_members(set: OperatorBitset) -> impl Iterator<Item = usize> {
     // Half by half: most pieces have at most 64 operators.
     let (mut half, mut high, mut base) = (set as u64, (set >> 64) as u64, 0);
@@ -62,18 +62,19 @@ impl PrecedenceSets {
         Self { preds, succs, descendants }
     }
 
-    /// All operators.
+    /// Returns the set of all operators.
     pub fn all_operators(&self) -> OperatorBitset {
         first_operators(self.preds.len())
     }
 }
 
-/// The set of operators `0..n`.
+/// Returns the set of operators `0..n`.
 pub(super) fn first_operators(n: usize) -> OperatorBitset {
     if n >= 128 { OperatorBitset::MAX } else { (1 << n) - 1 }
 }
 
-/// The fewest core-ticks that operator `i` takes from resource `k` (0: tensor cores, 1: vector cores, 2: links).
+/// Returns the fewest core-ticks that operator `i` takes from resource `k` (0: tensor cores, 1: vector cores, 2:
+/// links).
 pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     if piece.kind[i] & [TENSOR, VECTOR, LINK][k] == 0 {
         return 0;
@@ -81,7 +82,7 @@ pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     piece.lat[i].min(piece.exc[i].saturating_mul(u64::from(piece.m[k])))
 }
 
-/// The longest chain from each operator to the end, itself included, with every operator in its shortest mode.
+/// Returns the longest chain from each operator to the end, itself included, with every operator in its shortest mode.
 pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
     let n = piece.operator_count();
     let mut after = vec![0u64; n];
@@ -135,7 +136,8 @@ pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_round
     after
 }
 
-/// Returns a lower bound, in one pass over a piece of any size: the larger of the critical path, and energy with tails.
+/// Returns a lower bound, in one pass over a piece of any size: the larger of the critical path and the energy bound
+/// with tails.
 pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
     let n = piece.operator_count();
     let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest_latency(i)).collect();
@@ -172,7 +174,8 @@ pub(super) fn round_down_safely(value: f64) -> u64 {
 struct ChainClass {
     /// Kinds whose latency counts on the chain.
     counted: u8,
-    /// An operator across all cores that blocks one of these kinds stops the chain even when it is not on it.
+    /// Kinds whose cores stop while an operator runs across all cores. The time of such an operator adds to the chain's
+    /// length, even if the operator is not on the chain. If no kind is set, only operators on the chain count.
     blocked_through: u8,
 }
 
@@ -293,7 +296,7 @@ impl WeightGame<'_> {
         sum
     }
 
-    /// The longest chain of a class: its length, the operators on it and the operators that stop it.
+    /// Returns the longest chain of a class: its length, the operators on it and the operators that stop it.
     fn longest_chain(&self, class: &ChainClass) -> (f64, OperatorBitset, OperatorBitset) {
         let mut end = [0.0f64; SEARCHABLE];
         let mut from = [u8::MAX; SEARCHABLE];

@@ -17,7 +17,7 @@ impl CoreDemand {
         Self(need[0] | need[1] << BITS | need[2] << (2 * BITS))
     }
 
-    /// The count of kind `k`.
+    /// Returns the count of kind `k`.
     pub fn of_kind(self, k: usize) -> u32 {
         self.0 >> (BITS * k as u32) & ((1 << BITS) - 1)
     }

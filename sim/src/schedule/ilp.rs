@@ -106,8 +106,9 @@ pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, Il
     }))
 }
 
-/// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a
-/// program that is solved to its end proves it. The answer stays as it is if the solver fails or its time runs out.
+/// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces the answer's schedule. If
+/// the program is solved to optimality, the answer is proven. The answer stays as it is if the solver fails or its time
+/// runs out.
 pub(super) fn improve_answer(piece: &Piece, answer: &mut PieceAnswer, backend: Backend, time_limit: Option<Duration>) {
     let options = IlpOptions { formulation: Formulation::Tight, backend, time_limit };
     let Ok(solved) = solve_from_schedule(piece, &options, &answer.found, answer.lower_bound) else { return };
@@ -190,7 +191,8 @@ fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {
         .collect()
 }
 
-/// True if precedence holds and no operator runs in parallel with one across all cores that blocks it.
+/// True if every operator starts after its predecessors end, and no operator overlaps one across all cores that blocks
+/// it.
 fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     let ends = end_times(piece, found);
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
@@ -281,7 +283,7 @@ impl<'a> PieceProgram<'a> {
         program
     }
 
-    /// The latency of operator `i` in its mode.
+    /// Returns the latency of operator `i` in its mode.
     fn length_expression(&self, i: usize) -> Expression {
         let single = self.piece.lat[i] as f64;
         match self.exclusive[i] {

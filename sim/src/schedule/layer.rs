@@ -67,9 +67,10 @@ impl StateSummary {
         Self { time, last, area, cores, settled, runs: (0, 0), next: NONE, idle: runs.is_empty() }
     }
 
-    /// A necessary condition for this state to dominate `other`, which has started no more operators. The sums must
-    /// allow dominance, and this state must keep open every completion that `other` keeps open. The second condition is
-    /// waived if this state is idle and earlier, because all its completions then end sooner (see `moves`).
+    /// Tests a necessary condition for this state to dominate `other`, which has started no more operators. The sums
+    /// must allow dominance, and this state must keep open every completion that `other` keeps open. The second
+    /// condition is waived if this state is idle and earlier, because all its completions then end sooner (see
+    /// `moves`).
     pub fn may_dominate_by_sums(&self, other: &Self) -> bool {
         self.holds_no_more(other) && (self.settled & !other.settled == 0 || self.idle && self.time < other.time)
     }
@@ -160,7 +161,7 @@ impl StateLayer {
         self.known.push(known);
     }
 
-    /// The running operators of a state, by its summary.
+    /// Returns the running operators of a state, by its summary.
     pub fn runs_of_summary(&self, known: &StateSummary) -> &[RunningOperator] {
         &self.runs[known.runs.0 as usize..(known.runs.0 + known.runs.1) as usize]
     }

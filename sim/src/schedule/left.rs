@@ -5,8 +5,8 @@ use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::remaining::{ACROSS, CLASSES, NOTHING, RemainingOperators};
 use super::state::Searcher;
 
-/// Number of cached down-sets, as a power of two: about as many as a layer has states. Small pieces cache fewer, with
-/// one bit per three operators.
+/// Base-2 logarithm of the largest number of cached down-sets, which is about the number of states of a layer. The
+/// logarithm for small pieces is a third of their number of operators.
 const REMEMBERED: usize = 9;
 
 /// A cache of the remaining work after the down-sets that were requested last.
@@ -16,7 +16,7 @@ pub(super) struct RemainingCache {
 }
 
 impl RemainingCache {
-    /// The remaining work after the down-set `set`.
+    /// Returns the remaining work after the down-set `set`.
     pub fn find_or_compute(&mut self, searcher: &Searcher<'_>, set: OperatorBitset) -> &RemainingOperators {
         let bits = (searcher.piece.operator_count() / 3).min(REMEMBERED) as u32;
         let mixed = ((set as u64) ^ ((set >> 64) as u64).rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

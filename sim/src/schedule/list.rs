@@ -98,7 +98,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
     lister.found
 }
 
-/// Direct successors in compressed rows: `(offsets, list)`.
+/// Returns the direct successors in compressed rows: `(offsets, list)`.
 pub(super) fn successor_lists(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
     let n = piece.operator_count();
     let mut offsets = vec![0u32; n + 1];

@@ -14,9 +14,8 @@ const SHARDS: usize = 64;
 
 /// Answers by piece in normal form. Isomorphic layers, and layers whose latencies differ by a factor, share one answer.
 ///
-/// Threads share one memo by reference. An answer depends only on the piece and the limits, so results are the same
-/// with and without a memo. Only the statistics depend on the order of events. The limits belong to the memo for the
-/// same reason.
+/// Threads share one memo by reference. An answer depends only on the piece and the limits. The memo fixes the limits,
+/// so results are the same with and without a memo. Only the statistics depend on the order of events.
 #[derive(Debug)]
 pub struct Memo {
     limits: SolveLimits,
@@ -49,7 +48,7 @@ impl MemoStatistics {
         if asked == 0 { 0.0 } else { self.hits as f64 / asked as f64 }
     }
 
-    /// The sum of both memos' counts.
+    /// Returns the sum of both memos' counts.
     #[must_use]
     pub fn sum_with(self, other: Self) -> Self {
         Self {
@@ -77,7 +76,7 @@ impl Memo {
         }
     }
 
-    /// [`super::solve_problem`] under the memo's limits; each piece is solved once.
+    /// Solves a problem as [`super::solve_problem`] does, under the memo's limits; each piece is solved once.
     #[must_use]
     pub fn solve_problem(&self, problem: &Problem) -> Schedule {
         solve_with_answers(problem, |piece| self.answer_piece(piece))

@@ -66,7 +66,7 @@ use std::time::Duration;
 /// Limits on the work of a solve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SolveLimits {
-    /// Search states generated per piece of the problem, at most; about a million take a second.
+    /// Upper limit on the search states generated per piece of the problem. About a million take a second.
     pub steps: u64,
     /// Wall time for each piece. After it no search pass begins. If the search left a piece open, the time that remains
     /// goes to the piece's integer program. `None`, the default, keeps answers independent of the machine.
@@ -185,7 +185,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The end of each operator. `problem` must be the problem that this schedule answers.
+    /// Returns the end of each operator. `problem` must be the problem that this schedule answers.
     #[must_use]
     pub fn end_times(&self, problem: &Problem) -> Vec<u64> {
         let length = |(o, &x): (&Operator, &bool)| if x { o.exclusive_latency.unwrap_or(o.latency) } else { o.latency };

@@ -143,9 +143,9 @@ impl Ancestors {
         self.ancestor_row(i)[ancestor / 64] >> (ancestor % 64) & 1 == 1
     }
 
-    /// The positions at which pieces end in an order by number of ancestors. A piece ends before position k if k and
-    /// all later operators have everything before k as ancestors. An ancestor has fewer ancestors than its descendant,
-    /// so counting the common ones is enough.
+    /// Returns the positions at which pieces end in an order by number of ancestors. A piece ends before position k if
+    /// k and all later operators have everything before k as ancestors. An ancestor has fewer ancestors than its
+    /// descendant, so counting the common ones is enough.
     fn find_cuts(&self, order: &[u32]) -> Vec<usize> {
         let (mut common, mut ends) = (vec![u64::MAX; self.words], vec![order.len()]);
         for k in (1..order.len()).rev() {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const KINDS: [OperatorKind; 4] =
     [OperatorKind::Tensor, OperatorKind::Vector, OperatorKind::TensorVector, OperatorKind::Network];
 
-/// Operators with their times on one core and across all cores, edges, and cores.
+/// Draws operators with their times on one core and across all cores, edges, and cores.
 fn case() -> impl Strategy<Value = (Vec<Operator>, Vec<(u32, u32)>, Cores)> {
     let operator =
         (prop::sample::select(KINDS.to_vec()), 1_u64..60, 1_u64..30).prop_map(|(kind, one, all)| match kind {
@@ -99,7 +99,7 @@ fn across_many_cores_nothing_runs_beside_anything() {
         [OperatorKind::Tensor, OperatorKind::Vector].map(|kind| Operator::with_exclusive(kind, 640, 10));
     let operators = [tensor, vector, tensor, vector];
     assert_eq!(least(&operators, &[], &cores, true), 40.0);
-    // Each kind alone has half of that work.
+    // Each kind of core has half of the work, and without the chain bound the two kinds may overlap.
     assert_eq!(least(&operators, &[], &cores, false), 20.0);
     let free = Cores { exclusivity: Exclusivity::OwnKind, ..cores };
     assert_eq!(least(&operators, &[], &free, true), 20.0);

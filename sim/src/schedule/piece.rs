@@ -56,7 +56,7 @@ impl Piece {
         &self.pred_list[self.pred_offsets[i] as usize..self.pred_offsets[i + 1] as usize]
     }
 
-    /// The smaller latency of operator `i`.
+    /// Returns the smaller latency of operator `i`.
     pub fn shortest_latency(&self, i: usize) -> u64 {
         self.lat[i].min(self.exc[i])
     }
@@ -66,7 +66,7 @@ impl Piece {
         self.exc.iter().any(|&e| e != NEVER)
     }
 
-    /// Cores and links that operator `i` takes in a mode.
+    /// Returns the numbers of cores and links that operator `i` takes in a mode.
     pub fn need_in_mode(&self, i: usize, exclusive: bool) -> [u32; 3] {
         let kind = self.kind[i];
         if !exclusive {
@@ -81,8 +81,8 @@ impl Piece {
         self.kind[j] != LINK && (!self.own_kind || self.kind[i] & self.kind[j] > 0)
     }
 
-    /// Returns the same piece with any tensor core paired with any vector core. Its optimum is a lower bound on this
-    /// one's.
+    /// Returns the same piece with any tensor core paired with any vector core. The optimum of the result is a lower
+    /// bound on the optimum of this piece.
     pub fn without_pairing(&self) -> Self {
         Self { paired: false, ..self.clone() }
     }
@@ -320,7 +320,7 @@ fn colour_operators(problem: &Problem, closure: &TransitiveClosure, members: &[(
     colour
 }
 
-/// One step of a 64-bit mixing function (the finaliser of `SplitMix64`).
+/// Applies one step of a 64-bit mixing function (the finaliser of `SplitMix64`).
 fn mix_hash(seed: u64, value: u64) -> u64 {
     let mut z = (seed ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

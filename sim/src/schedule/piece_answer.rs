@@ -58,7 +58,7 @@ pub(super) fn keep_better(best: &mut PieceSchedule, other: PieceSchedule) {
     }
 }
 
-/// The answer to a piece of one operator.
+/// Returns the answer to a piece of one operator.
 pub(super) fn answer_single_operator(piece: &Piece) -> PieceAnswer {
     let exclusive = piece.exc[0] < piece.lat[0];
     let slots = if piece.paired { vec![if exclusive { u32::MAX } else { 0 }] } else { Vec::new() };

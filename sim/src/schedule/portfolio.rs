@@ -54,7 +54,8 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> PieceAnswer {
     if !piece.pairing_matters() {
         return solve_as_is(piece, budget, 0, None);
     }
-    // If any cores may pair, the piece is easier. The bound of that piece holds here too, and its schedule often fits.
+    // The piece is easier if any cores may pair. A lower bound for the easier piece holds here too, and its schedule
+    // often fits.
     let first = budget.steps / 4 * 3;
     let relaxed = solve_as_is(&piece.without_pairing(), Budget { steps: first, ..budget }, 0, None);
     if let Some(slots) = pair_by_index(piece, &relaxed.found) {

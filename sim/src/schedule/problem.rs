@@ -72,7 +72,7 @@ impl Operator {
         Self { kind, latency, exclusive_latency: None }
     }
 
-    /// An operator that runs on one core, or across all cores for `exclusive` ticks.
+    /// Returns an operator that runs on one core, or across all cores for `exclusive` ticks.
     #[must_use]
     pub fn with_exclusive(kind: OperatorKind, latency: u64, exclusive: u64) -> Self {
         Self { kind, latency, exclusive_latency: Some(exclusive) }
@@ -258,7 +258,7 @@ impl Problem {
         &self.topological
     }
 
-    /// The same operators and edges on other cores.
+    /// Returns the same operators and edges on other cores.
     ///
     /// # Errors
     /// [`ScheduleError::NoCores`] if the other cores lack a kind that an operator needs.
@@ -325,7 +325,7 @@ fn find_topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Sc
     }
 }
 
-/// Adjacency in compressed rows: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
+/// Returns the adjacency in compressed rows: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
 pub(super) fn adjacency_lists(n: usize, edges: impl Iterator<Item = (u32, u32)> + Clone) -> (Vec<usize>, Vec<u32>) {
     let mut offsets = vec![0usize; n + 1];
     for (from, _) in edges.clone() {

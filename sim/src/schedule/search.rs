@@ -36,13 +36,13 @@ use super::remaining::RemainingOperators;
 use super::running::{NO_SLOT, RunningOperator, RunsAt, SinceIdle};
 use super::state::{Searcher, StartedSet, StateBound};
 
-/// States of the same down-set that a new state is compared with.
+/// Most states of the same down-set with which a new state is compared.
 const COMPARED: usize = 48;
-/// States that a new state is compared with before its bound is computed. A bound costs more than a few comparisons,
-/// and a third of new states are dominated by one of these.
+/// Most states with which a new state is compared before its bound is computed. A bound costs more than a few
+/// comparisons, and one of these states dominates a third of the new states.
 const LOOKED: usize = 4;
-/// States of each down-set with one more operator that a state is compared with before it is extended. Chosen among 4,
-/// 8 and 16 by instruction counts on three slow passes of models.
+/// Most states of each down-set with one more operator with which a state is compared before it is extended. Chosen
+/// among 4, 8 and 16 by instruction counts on three slow passes of models.
 const COMPARED_AHEAD: usize = 8;
 /// Capacity of a layer in states of some hundred bytes each.
 const MOST_STATES: usize = 1 << 20;
@@ -104,7 +104,7 @@ impl Drop for Exploration<'_, '_> {
 }
 
 impl<'s, 'a> Exploration<'s, 'a> {
-    /// A search that holds only the empty schedule.
+    /// Creates a search that holds only the empty schedule.
     pub fn new(searcher: &'s Searcher<'a>) -> Self {
         let n = searcher.piece.operator_count();
         let mut layers: Vec<StateLayer> = Vec::new();
@@ -402,8 +402,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         layer.push(node, known, runs);
     }
 
-    /// The order in which states are extended: lowest bound first. The guide, a sum of bounds, separates more states
-    /// than the largest bound does.
+    /// Returns the sort key of the order in which states are extended: lowest bound first. The guide, a sum of bounds,
+    /// separates more states than the largest bound does.
     fn rank_state(node: &SearchState) -> (u64, u64, u64, OperatorBitset, u32) {
         (node.bound, node.guide, node.time, node.set, node.runs.0)
     }

@@ -121,7 +121,8 @@ impl CoreAccounting {
     }
 }
 
-/// The earliest times at which one tensor core, one vector core and one link are free. `runs` are sorted by their end.
+/// Returns the earliest times at which one tensor core, one vector core and one link are free. `runs` are sorted by
+/// their end.
 fn earliest_by_counts(piece: &Piece, time: u64, runs: &[RunningOperator]) -> [u64; 3] {
     let mut all = CoreDemand::default();
     for run in runs {

@@ -3,7 +3,7 @@
 use super::bounds::{OperatorBitset, PrecedenceSets};
 use super::piece::Piece;
 
-/// Per operator, the lower-numbered operators that can replace it in any schedule in which they start later.
+/// Returns, per operator, the lower-numbered operators that can replace it in any schedule in which they start later.
 pub(super) fn earlier_twins(
     piece: &Piece,
     relation: &PrecedenceSets,

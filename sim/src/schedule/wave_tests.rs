@@ -8,7 +8,7 @@ use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Proble
 use super::search::Exploration;
 use super::state::Searcher;
 
-/// A small generator (`SplitMix64`).
+/// Draws a number below `below` from a small generator (`SplitMix64`).
 fn draw(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -16,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
@@ -53,11 +53,11 @@ pub const STYLES: [Style; 6] =
 /// The relation of the latency across all cores to that on one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Equal.
+    /// Equal latencies.
     None,
     /// Divided by the number of cores; one operator in eight gains nothing.
     Linear,
-    /// Anywhere between the two.
+    /// Between the latencies of [`Self::Linear`] and [`Self::None`].
     Sublinear,
 }
 
@@ -79,7 +79,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A shape, a family and cores drawn from the seed, like those of the stored instances.
+    /// Returns a shape, a family and cores drawn from the seed, like those of the stored instances.
     pub fn drawn(operators: usize, seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         Self {
@@ -96,7 +96,7 @@ impl Spec {
     }
 }
 
-/// The problem of a specification and a seed.
+/// Returns the problem of a specification and a seed.
 pub fn generate(spec: &Spec, seed: u64) -> Problem {
     let mut random = Random(seed);
     let mut edges = match spec.style {
@@ -233,7 +233,7 @@ fn series_parallel_edges(n: usize, random: &mut Random) -> Vec<(u32, u32)> {
     edges
 }
 
-/// The optimal makespan, by trying every operator in every mode at every end of another operator. Exponential.
+/// Returns the optimal makespan, by trying every operator in every mode at every end of another operator. Exponential.
 pub fn brute_force(problem: &Problem) -> u64 {
     let mut brute = Brute { problem, known: HashMap::new() };
     brute.best(0, &[])
@@ -254,7 +254,7 @@ struct Brute<'a> {
 const NO_CORE: u32 = u32::MAX;
 
 impl Brute<'_> {
-    /// The time from now to the end, given the started and the running operators.
+    /// Returns the time from now to the end, given the started and the running operators.
     fn best(&mut self, started: u64, busy: &[Busy]) -> u64 {
         let key = self.key(started, busy);
         if let Some(&known) = self.known.get(&key) {
@@ -317,7 +317,7 @@ impl Brute<'_> {
             .all(|e| started >> e.0 & 1 == 1 && busy.iter().all(|b| b.0 != e.0))
     }
 
-    /// Every way to start operator `i` now.
+    /// Returns every way to start operator `i` now.
     fn choices(&self, i: u32, busy: &[Busy]) -> Vec<Busy> {
         let (operators, cores) = (self.problem.operators(), self.problem.cores());
         let operator = operators[i as usize];

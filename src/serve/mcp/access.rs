@@ -47,7 +47,7 @@ impl FolderAccess {
         self.written.is_none()
     }
 
-    /// The directory of an answer that nobody asked to keep.
+    /// Returns the directory of an answer that nobody asked to keep.
     pub fn scratch_of(&self, name: &str) -> PathBuf {
         self.scratch.join(name)
     }
@@ -118,7 +118,7 @@ impl FolderAccess {
     }
 }
 
-/// The words of a value.
+/// Returns the words of a value.
 fn words_of(value: &ArgumentValue) -> Vec<&str> {
     match value {
         ArgumentValue::Word(word) => vec![word],
@@ -138,7 +138,7 @@ fn lies_in(path: &Path, folders: &[PathBuf]) -> bool {
     let real = loop {
         match existing.canonicalize() {
             Ok(real) => break real,
-            // A link to nothing would be written through.
+            // A link to nothing is refused, because a write would follow it.
             Err(_) if existing.symlink_metadata().is_ok_and(|found| found.is_symlink()) => return false,
             Err(_) => match (existing.components().next_back(), existing.parent()) {
                 (Some(Component::Normal(name)), Some(parent)) => {
@@ -201,7 +201,7 @@ mod tests {
         assert!(checked(&reads, "plan", "technique", "/etc/hostname,rank=2").is_err());
         assert_eq!(checked(&reads, "plan", "chip", "h100"), Ok(()));
         assert!(checked(&writes, "search", "slurm", "--time=1:00").unwrap_err().message.contains("submits no jobs"));
-        // A verb that always writes does so where it is lost.
+        // If tools may not write, a verb that always writes gets a path in the scratch directory, which does not stay.
         let mut named = Vec::new();
         reads.check_call(arguments::find_verb("search").unwrap(), &mut named, &scratch.join("answer-1")).unwrap();
         assert_eq!((named.len(), named[0].0.as_str()), (1, "out"));

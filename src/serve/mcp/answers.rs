@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Lines of an answer.
+/// Number of lines of an answer that the agent gets without asking for more.
 const LINES: usize = 10;
 /// Largest record, in bytes, that is given whole without being asked for; an agent reads some thousand words at once.
 const LETTERS: usize = 16_000;
@@ -126,7 +126,7 @@ impl KeptAnswers {
     }
 }
 
-/// The first lines of an answer, and how to get more.
+/// Returns the first lines of an answer, and how to get more.
 fn first_lines(text: &str, warnings: &[String], name: &str, run: Option<String>) -> String {
     let is_content = |line: &&str| !line.trim().is_empty() && !line.trim().chars().all(|letter| "=- ".contains(letter));
     let mut content = text.lines().filter(is_content);
@@ -175,7 +175,7 @@ fn value_at(text: &str, path: &str) -> Result<Value, (String, String)> {
     Ok(value)
 }
 
-/// An example of how a path goes on into a value: an object's first key, otherwise `0`.
+/// Returns an example of the next part of a path into a value: an object's first key, otherwise `0`.
 fn example_of(value: &Value) -> String {
     match value {
         Value::Object(keys) => keys.keys().next().cloned().unwrap_or_default(),
@@ -183,8 +183,8 @@ fn example_of(value: &Value) -> String {
     }
 }
 
-/// The keys of an object with their values, one per line. Lists and long texts are shown by size, objects by their
-/// keys.
+/// Returns the keys of an object with their values, one per line. Lists and long texts are shown by size, objects by
+/// their keys.
 fn outline(value: &Value) -> String {
     let short = |value: &Value| match value {
         Value::Array(entries) => format!("list of {}", entries.len()),

@@ -56,7 +56,7 @@ impl Drop for StopWhenDropped {
 }
 
 impl AgentServer {
-    /// A server with access to folders.
+    /// Makes a server with access to folders.
     pub fn new(access: FolderAccess) -> Self {
         let tools = tools::list_tools(&access);
         Self { access, tools, answers: Mutex::default(), asked: AtomicU64::new(0) }
@@ -74,7 +74,7 @@ impl AgentServer {
         Ok(ReadyCall { name, words, directory })
     }
 
-    /// The result of a call, whose answer is kept.
+    /// Keeps the answer of a call, and returns the call's result.
     fn result_of(
         &self,
         ready: ReadyCall,
@@ -177,7 +177,7 @@ impl ServerHandler for AgentServer {
         let of_call = control.clone();
         let work = move || {
             let output = answer(&ready, of_call);
-            // Nobody waits for a call that was cancelled.
+            // The send fails if the call was cancelled. Nobody waits for its answer then.
             let _ = sender.send((ready, output));
         };
         thread::Builder::new()
@@ -201,7 +201,7 @@ impl ServerHandler for AgentServer {
                     if let (Some(token), false) = (&token, line.is_empty()) {
                         told += 1;
                         let told = ProgressNotificationParam::new(token.clone(), f64::from(told)).with_message(line);
-                        // An agent that has gone is told nothing.
+                        // The error is ignored, because an agent that has gone needs no progress.
                         let _ = context.peer.notify_progress(told).await;
                     }
                 }

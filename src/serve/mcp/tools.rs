@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 /// The name of the tool that shows more of an answer.
 pub const DETAILS: &str = "details";
 
-/// The tools of a server.
+/// Returns the tools of a server.
 pub fn list_tools(access: &FolderAccess) -> Vec<Tool> {
     arguments::callable_verbs().map(|verb| tool_of_verb(verb, access)).chain([details_tool()]).collect()
 }
 
-/// A verb as a tool.
+/// Returns a verb as a tool.
 fn tool_of_verb(verb: &'static Command, access: &FolderAccess) -> Tool {
     let offered = |argument: &&'static Arg| {
         argument.get_long() != Some(SUBMITTING) && !(access.is_read_only() && arguments::is_written(argument))
@@ -64,7 +64,7 @@ fn object_schema(properties: JsonObject, required: &[String]) -> JsonObject {
     schema
 }
 
-/// The schema of an argument's values, with its help and default.
+/// Returns the schema of an argument's values, with its help and default.
 fn schema_of_argument(argument: &Arg) -> Value {
     let one = schema_of_value(argument);
     let mut schema = if arguments::is_multiple(argument) {
@@ -79,7 +79,7 @@ fn schema_of_argument(argument: &Arg) -> Value {
     schema
 }
 
-/// The schema of one value. The table of decisions says which numbers a degree may have.
+/// Returns the schema of one value. The table of decisions says which numbers a degree may have.
 fn schema_of_value(argument: &Arg) -> Value {
     let decided = DECISIONS.iter().find(|decision| argument.get_long() == Some(decision.flag));
     if let Some(DecisionValues::Numbers(least, most)) = decided.map(|decision| decision.values) {

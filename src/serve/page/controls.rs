@@ -47,8 +47,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// The value of a field at a place of its slider; `None` beyond the last place. If the file's value `base` is a
-    /// whole number below 1000, the result is a whole number of at least 1.
+    /// Returns the value of a field at a place of its slider; `None` beyond the last place. If the file's value `base`
+    /// is a whole number below 1000, the result is a whole number of at least 1.
     pub fn number_at(base: f64, place: usize) -> Option<f64> {
         let value = base * FACTORS.get(place)?;
         let is_whole = base.fract() == 0.0 && base < 1000.0;
@@ -56,7 +56,7 @@ impl Control {
     }
 }
 
-/// The slider of a field.
+/// Makes the slider of a field.
 fn field_control(group: ControlGroup, key: &str, label: &str, base: f64, also: &[String]) -> Control {
     let shown = |place| Control::number_at(base, place).map(significant);
     Control {
@@ -82,7 +82,7 @@ fn significant(value: f64) -> String {
     if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
 
-/// The sliders of a chip: clock, cores, and the capacity and bandwidth of its device memory.
+/// Returns the sliders of a chip: clock, cores, and the capacity and bandwidth of its device memory.
 pub fn chip_controls(fields: &[(String, FieldValue)]) -> Vec<Control> {
     let number = |key: &str| fields.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.number());
     // The levels stand from the cores outwards; device memory is the last one.
@@ -103,7 +103,7 @@ pub fn chip_controls(fields: &[(String, FieldValue)]) -> Vec<Control> {
     listed.iter().filter_map(control).collect()
 }
 
-/// The sliders of a fabric: the bandwidth of every tier.
+/// Returns the sliders of a fabric: the bandwidth of every tier.
 pub fn fabric_controls(fields: &[(String, FieldValue)]) -> Vec<Control> {
     let control = |(key, value): &(String, FieldValue)| {
         let tier = key.strip_prefix("tier.")?.strip_suffix(".bandwidth_gb_per_s")?;
@@ -112,7 +112,7 @@ pub fn fabric_controls(fields: &[(String, FieldValue)]) -> Vec<Control> {
     fields.iter().filter_map(control).collect()
 }
 
-/// The sliders of a cluster of `devices` with `batch` sequences per step.
+/// Returns the sliders of a cluster of `devices` with `batch` sequences per step.
 pub fn cluster_controls(devices: u32, batch: u64) -> Vec<Control> {
     let control = |key: &str, label: &str, base: u64| {
         let mut values: Vec<u64> = [1, 2, 4, 8].iter().rev().map(|by| base / by).collect();
@@ -127,13 +127,13 @@ pub fn cluster_controls(devices: u32, batch: u64) -> Vec<Control> {
     vec![control("devices", "devices", devices.into()), control("global_batch", "sequences per step", batch)]
 }
 
-/// The sliders of a plan, each set to the plan's value.
+/// Returns the sliders of a plan, each set to the plan's value.
 pub fn plan_controls(plan: &TrainingPlan, devices: u32) -> Vec<Control> {
     let of_flag = |flag: &&str| DECISIONS.iter().find(|decision| decision.flag == *flag);
     DECIDED.iter().filter_map(of_flag).filter_map(|decision| plan_control(decision, plan, devices)).collect()
 }
 
-/// The words of a decision in a plan, as the command takes them; `None` if the plan has no single value for the
+/// Returns the words of a decision in a plan, as the command takes them; `None` if the plan has no single value for the
 /// decision.
 pub fn words_of_decision(decision: &Decision, plan: &TrainingPlan) -> Option<Vec<String>> {
     let mut space = PlanSpace::default();

@@ -64,7 +64,7 @@ impl PageJob {
         Ok(Self { question, chip, fabric, chip_name, plan, controls: all, first })
     }
 
-    /// The sliders and the first answer, with which the page begins.
+    /// Returns the sliders and the first answer, with which the page begins.
     pub fn start(&self) -> Value {
         json!({ "controls": self.controls, "first": self.first })
     }
@@ -115,7 +115,7 @@ impl PageJob {
         answer_of(&evaluate_question(question)?, began)
     }
 
-    /// A space that holds only the plan of the start, fixed decision by decision.
+    /// Returns a space that holds only the plan of the start, fixed decision by decision.
     fn fixed_plan(&self) -> PlanSpace {
         let mut space = PlanSpace::default();
         DECISIONS.iter().for_each(|decision| (decision.access.fix)(&mut space, &self.plan));
@@ -149,7 +149,7 @@ impl PageJob {
     }
 }
 
-/// The text of a changed file; `None` if the file is unchanged.
+/// Returns the text of a changed file; `None` if the file is unchanged.
 fn changed_text(before: &NamedInput, after: &NamedInput) -> Option<String> {
     if before == after { None } else { after.carried_text().map(str::to_owned) }
 }
@@ -160,7 +160,7 @@ fn set_decision(plans: &mut PlanSpace, flag: &str, word: &str) -> Result<(), Fai
     decision.set(plans, &[word.to_owned()]).map_err(|why| option_failure(&format!("--{flag}"), word, why, ""))
 }
 
-/// The answer as the page draws it.
+/// Returns the answer as the page draws it.
 fn answer_of(evaluated: &EvaluatedJob, began: Instant) -> Result<Value, Failure> {
     let record = serde_json::to_value(&evaluated.record).or_other()?;
     let roofline = serde_json::to_value(&evaluated.roofline).or_other()?;

@@ -55,7 +55,7 @@ pub struct CalculonAnswer {
 }
 
 impl CalculonAnswer {
-    /// The record of a row. `files` names the model, the execution and the system.
+    /// Makes the record of a row. `files` names the model, the execution and the system.
     #[must_use]
     pub fn new(files: [&str; 3], row: &CalculonRow, outcome: &CalculonOutcome) -> Self {
         let (plan, time) = (&row.plan, &outcome.step);

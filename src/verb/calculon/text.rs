@@ -8,7 +8,7 @@ use results::text::{
 };
 use sim::units::Seconds;
 
-/// The unit of one of Calculon's figures, derived from its name.
+/// Returns the unit of one of Calculon's figures, derived from its name.
 fn unit_of_figure(name: &str) -> &'static str {
     match name {
         "sample_rate" => "sequences/s",
@@ -17,7 +17,7 @@ fn unit_of_figure(name: &str) -> &'static str {
     }
 }
 
-/// The whole report.
+/// Returns the whole report as text.
 #[must_use]
 pub fn calculon_report(ran: &CalculonAnswer) -> String {
     let mut text = format!(

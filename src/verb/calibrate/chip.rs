@@ -102,7 +102,7 @@ fn write_chip(arguments: &Fit<'_>, out: &Path, answer: &CalibratedChipAnswer) ->
     results::store::files::write_file(out, document.to_text(&[], &what).or_input()?.as_bytes()).or_unwritable()
 }
 
-/// The reason why a file has no rows to fit to.
+/// Returns the reason why a file has no rows to fit to.
 fn nothing_to_fit(arguments: &Fit<'_>, chip: &str, data: &ChipMeasurements) -> String {
     let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
     why.push(format!(
@@ -185,7 +185,7 @@ fn answer_text(answer: &CalibratedChipAnswer) -> String {
     text
 }
 
-/// The scalars that the rows determine, as tables of the chip's file.
+/// Returns the scalars that the rows determine, as tables of the chip's file.
 fn fitted_toml(answer: &CalibratedChipAnswer) -> String {
     let mut text = String::new();
     let mut table = "";

@@ -35,7 +35,7 @@ pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String
     text
 }
 
-/// Warnings about a fit with large errors.
+/// Returns warnings about a fit with large errors.
 fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     let of = row.first.first().filter(|_| row.first.len() > 1).map_or_else(String::new, |of| format!("{of}: "));
     let mut notes = Vec::new();

@@ -8,7 +8,7 @@ use workloads::{DocumentLength, Model};
 
 /// The name of the option.
 const FLAG: &str = "--documents";
-/// The columns of a file: tokens of a document, and the number of such documents.
+/// The columns of a file: tokens of a document, and the number of documents of that length.
 const COLUMNS: [&str; 2] = ["tokens", "documents"];
 
 /// Packed documents.
@@ -22,7 +22,7 @@ pub struct DocumentArguments {
 }
 
 impl DocumentArguments {
-    /// The lengths with their numbers, as a question keeps them; `None` if none are given.
+    /// Returns the lengths with their numbers, as a question keeps them; `None` if none are given.
     ///
     /// # Errors
     /// A text that is no length; a file that cannot be read.

@@ -53,7 +53,7 @@ impl clap::Args for SpaceArguments {
     }
 }
 
-/// The option of a decision.
+/// Returns the option of a decision.
 fn option_of_decision(decision: &'static Decision) -> Arg {
     let option = Arg::new(decision.flag).long(decision.flag).help(decision.doc).action(ArgAction::Append);
     match decision.values {

@@ -167,8 +167,8 @@ fn nest_text(line: &NestLine<'_>, instance: &NestInstance, solution: &NestSoluti
     out
 }
 
-/// The baselines as a table: throughput as NEST cuts them and with a correct cut, and the gain of the best plan over
-/// both. Reasons of missing figures follow.
+/// Returns the baselines as a table: throughput as NEST cuts them and with a correct cut, and the gain of the best plan
+/// over both. Reasons of missing figures follow.
 fn baselines_text(line: &NestLine<'_>) -> String {
     if line.nest.baselines.is_empty() {
         return String::new();
@@ -203,7 +203,7 @@ fn rate_text(throughput: f64) -> String {
     format!("{} samples/s", six_digits(throughput))
 }
 
-/// A figure with six significant digits.
+/// Formats a figure with six significant digits.
 fn six_digits(figure: f64) -> String {
     let before = figure.abs().log10().floor();
     let decimals = if before.is_finite() { (5.0 - before).clamp(0.0, 15.0) as usize } else { 0 };

@@ -104,7 +104,7 @@ fn number_runs(ids: &[i64]) -> String {
     text.join(" ")
 }
 
-/// The number of layers per choice: `3 vanilla, 1 activation recomp`.
+/// Returns the number of layers per choice: `3 vanilla, 1 activation recomp`.
 fn choice_counts(stage: &piper::PiperStage) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for choice in stage.choices.values() {

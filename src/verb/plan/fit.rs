@@ -14,8 +14,8 @@ pub(in crate::verb) fn parse_fit(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Returns the reason why no plan fits with the asked chance: the one of these plans without a margin that is most likely
-/// to fit, and the cure. `None` if there is no such plan.
+/// Returns why no plan fits with the chance `asked`, and the cure. The text names the one of `plans` that is most
+/// likely to fit. `None` if no plan has a known chance.
 pub(super) fn refusal_of_margin<'a>(
     job: &Job<'_>,
     plans: impl Iterator<Item = &'a RankedPlan>,

@@ -5,8 +5,8 @@ use search::planner::{PlanPart, PlanProgress};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Reports the progress of a search over plans to [`ProgressDisplay`]: the fraction done, plans per second, the best so far,
-/// the time left.
+/// Reports the progress of a search over plans to [`ProgressDisplay`]: the fraction done, plans per second, the best so
+/// far, the time left.
 pub struct PlanSearchReporter<'p> {
     progress: &'p ProgressDisplay,
     start: Instant,

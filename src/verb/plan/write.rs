@@ -91,7 +91,7 @@ pub fn write_first_expressible(
     let chosen = whole.unwrap_or(0);
     let prediction = prediction_comment(job, &plans[chosen]);
     if framework == EmitTarget::Deepspeed {
-        // JSON has no comments.
+        // JSON has no comments, so the prediction goes to the log.
         answer::write_text(call, &all[chosen].text)?;
         tracing::info!("--emit deepspeed: {}", prediction.trim_start_matches("# ").trim_end());
     } else {

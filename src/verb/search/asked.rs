@@ -324,7 +324,7 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
 /// Returns the aim of the search over chips. `study` holds its limits.
 pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
     let AimSpec { objective, over, operation, front, max_step_s, robust } = question.aim;
-    // A search by bad ends has no front.
+    // A search by bad ends has no front, so its usual choice of axes is none.
     let usual = if robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
     Aim {
         objective,

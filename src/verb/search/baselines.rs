@@ -62,7 +62,7 @@ pub fn compare_with_baselines(
         standing: None,
     }];
     let chips = built_chips(question)?;
-    // The question's limit on power is for chips that are still to be built.
+    // The question's limit on power does not apply to built chips: it is for chips that are still to be built.
     let ideal: Vec<Accelerator> = chips.iter().map(|chip| ChipLimits::default().ideal_form(chip)).collect();
     for (chip, ideal) in chips.iter().zip(&ideal) {
         let (label, standing) = (chip.name.clone(), Some(BaselineStanding::SameFabric));
@@ -218,13 +218,13 @@ fn expert_entry(question: &SearchQuestion) -> Result<Option<ComparisonEntry>, Fa
     Ok(Some(entry))
 }
 
-/// The label of a built chip in its ideal form.
+/// Returns the label of a built chip in its ideal form.
 fn ideal_label(chip: &Accelerator) -> String {
     let clock = chip.lowered.map(|_| format!(" at {:.0} MHz", chip.clock.0 / 1e6)).unwrap_or_default();
     format!("{}, ideal{clock}", chip.name)
 }
 
-/// The efficiency of a built chip by its file: fitted if it is calibrated, otherwise ideal.
+/// Returns the efficiency of a built chip by its file: fitted if it is calibrated, otherwise ideal.
 pub(super) fn own_efficiency(chip: &Accelerator) -> ChipEfficiency {
     if is_calibrated(chip) { ChipEfficiency::Fitted } else { ChipEfficiency::Ideal }
 }
@@ -256,7 +256,7 @@ pub struct ExpertPlan {
 }
 
 impl ExpertPlan {
-    /// The question's job on the placement's devices.
+    /// Returns the question's job on the placement's devices.
     pub fn job<'j>(&self, question: &'j SearchQuestion, fabric: &'j Fabric) -> Job<'j> {
         Job { devices: self.devices, global_batch: self.sequences, ..question.reference_job(fabric) }
     }

@@ -98,7 +98,7 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     let least = |on: &Vec<PreparedJob<'_>>| {
         on.iter().map(|prepared| least_bad_end_factor(prepared, &chip)).fold(f64::INFINITY, f64::min)
     };
-    // Slightly less, for rounding.
+    // The bound is slightly lower, to allow for rounding.
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 

@@ -15,12 +15,12 @@ use sim::units::{Hertz, SquareMillimeters, Watts};
 /// The note on a choice that no draw moves.
 pub(super) const UNDECIDED: &str = "How sure: no constant that is drawn (coplace list constants) moves this choice.";
 
-/// Below this used fraction, an area counts as unused.
+/// A note names unused area if the best chip uses less than this fraction of the allowed area.
 const USED: f64 = 0.95;
-/// A chip is smaller from this fraction of the best one's area on.
+/// A chip counts as smaller if its area is less than this fraction of the best chip's area.
 const SMALLER: f64 = 0.98;
 
-/// Notes on the best design. `complete` is true if all other designs are decided.
+/// Returns notes on the best design. `complete` is true if all other designs are decided.
 pub(super) fn notes_on_best(question: &SearchQuestion, id: DesignId, row: &DesignRow, complete: bool) -> Vec<String> {
     let notes = [
         note_on_unused_area(question, row, complete),
@@ -94,7 +94,7 @@ fn note_on_ends(question: &SearchQuestion, id: DesignId) -> Option<String> {
         .space
         .at_the_end(id)
         .into_iter()
-        // If power sets the clock, the clock's list does not.
+        // If a limit on power lowered the clock, the clock is not at an end of its list.
         .filter(|(key, ..)| !lowered || key != "clock_mhz")
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();
@@ -127,7 +127,7 @@ pub(super) fn note_on_wide_gap(question: &SearchQuestion, certificate: &Certific
     })
 }
 
-/// Gains by a slower clock below this part are not worth a word.
+/// Smaller gains by a slower clock, as a fraction of the cost, are not mentioned.
 const LEAST_GAIN: f64 = 0.002;
 
 /// A lower clock of a chip at which its plans cost less.
@@ -136,14 +136,15 @@ pub struct SlowerClock {
     pub clock: Hertz,
     /// Power under the heaviest sustained load at that clock.
     pub power: Watts,
-    /// The part of the cost that is saved.
+    /// The saved fraction of the cost.
     pub gain: f64,
 }
 
-/// The lower clock at which a chip takes least energy, is fastest per watt, or costs least with its energy, under the
-/// plans of its models, each with its share among them.
+/// Returns the lower clock at which a chip takes least energy, is fastest per watt, or costs least with its energy, by
+/// the objective. The models keep their plans and shares. `None` if the objective counts neither power nor energy, or
+/// if no lower clock saves enough.
 pub fn find_slower_clock(aim: &Aim, models: &[PlannedModel<'_>]) -> Option<SlowerClock> {
-    /// Clocks from the lowest to the chip's own.
+    /// Number of clocks that are tried, from the lowest possible clock up to below the chip's own.
     const STEPS: u32 = 20;
     if !(aim.objective.saves_power() || aim.pays_energy()) {
         return None;
@@ -180,8 +181,8 @@ pub fn find_slower_clock(aim: &Aim, models: &[PlannedModel<'_>]) -> Option<Slowe
     (gain > LEAST_GAIN).then(|| SlowerClock { clock, power: power_at(clock), gain })
 }
 
-/// Says at which clocks chips were searched, and whether the found one takes less energy, or is faster per watt, at a
-/// lower one still.
+/// Returns notes on clocks: those at which chips were searched, a lower one at which the found chip would cost less,
+/// and how much slower it would be at the reference chip's clock.
 pub(super) fn notes_on_slower_clocks(
     question: &SearchQuestion,
     models: &[PlannedModel<'_>],
@@ -210,9 +211,10 @@ pub(super) fn notes_on_slower_clocks(
     [lowered, slower, note_on_reference_clock(question, models)].into_iter().flatten()
 }
 
-/// Says how much of the found chip's pace is its clock, if it is above the reference chip's: a clock takes no area.
+/// Says how much slower the found chip would be at the reference chip's clock, if its own clock is higher. In this
+/// model a higher clock costs no area.
 fn note_on_reference_clock(question: &SearchQuestion, models: &[PlannedModel<'_>]) -> Option<String> {
-    /// Differences between clocks below this part are not worth a word.
+    /// Smaller differences between clocks, as a fraction, are not mentioned.
     const LEAST_DIFFERENCE: f64 = 0.01;
     let own = &models.first()?.job;
     let clock = question.reference.clock;

@@ -64,7 +64,7 @@ pub fn run_part(arguments: &SearchArguments, call: &Call) -> Result<(), Failure>
     }
 }
 
-/// The facts of a part: its question, seed and number.
+/// Returns the facts of a part: its question, seed and number.
 fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) -> PartFacts {
     PartFacts::for_part(digest.to_owned(), question.asked.clone(), seed, shard)
 }
@@ -96,7 +96,7 @@ fn submit_parts(
     })
 }
 
-/// The state of a part in a directory.
+/// Returns the state of a part in a directory.
 fn state_of_part(directory: &Path, asked: &PartFacts) -> Result<PartState, Failure> {
     if read_held_part(directory, asked)?.is_some() {
         return Ok(PartState::Complete);

@@ -184,22 +184,22 @@ impl SearchQuestion {
         })
     }
 
-    /// All models, this one first.
+    /// Returns all models, this one first.
     pub fn all_models(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// The share of a model among all, as a fraction.
+    /// Returns the share of a model among all, as a fraction.
     pub fn share_of_model(&self, of: &Self) -> f64 {
         of.weight / self.all_models().map(|one| one.weight).sum::<f64>()
     }
 
-    /// The names of the models.
+    /// Returns the names of the models.
     pub fn model_names(&self) -> String {
         self.all_models().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The job on the reference chip in the form of the space's chips.
+    /// Returns the job on the reference chip in the form of the space's chips.
     pub fn reference_job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
         Job {
             model: &self.model,
@@ -218,7 +218,7 @@ impl SearchQuestion {
         }
     }
 
-    /// The name of a run directory: the models' names and the study's.
+    /// Returns the name of a run directory: the models' names and the study's.
     pub fn directory_name(&self, arguments: &SearchRequest) -> String {
         let called = |model: &String| if Path::new(model).exists() { file_stem(model) } else { model.clone() };
         let named = match &arguments.question {
@@ -230,7 +230,7 @@ impl SearchQuestion {
         if models.is_empty() { study } else { format!("{}-{study}", models.join("-")) }
     }
 
-    /// The question in the form of a run's record.
+    /// Returns the question in the form of a run's record.
     pub fn study_record(&self) -> StudyRecord {
         let (study, space, aim) = (&self.study, &self.space, self.aim);
         let mut options = BTreeMap::from([
@@ -290,7 +290,8 @@ impl SearchQuestion {
         }
     }
 
-    /// A digest of the question and of the built-in files that it names. It does not depend on the spelling of paths.
+    /// Returns a digest of the question and of the built-in files that it names. It does not depend on the spelling of
+    /// paths.
     pub fn digest_of_question(&self, seed: u64) -> String {
         self.digest_of_asked(&self.asked, seed)
     }
@@ -440,7 +441,8 @@ fn place_in_study(name: &str, why: &str) -> String {
     format!("{}: {why}", Study::place(name, why))
 }
 
-/// The study's key that names the reference chip. If the reference is the base chip, the key is that of the base chip.
+/// Returns the study's key that names the reference chip. If the reference is the base chip, the key is that of the
+/// base chip.
 fn reference_key(study: &Study) -> &'static str {
     match &study.space.chips {
         Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
@@ -644,7 +646,7 @@ impl SearchQuestion {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = name_for_fabric(&self.study, &self.reference, &self.asked.files);
-        // Fabrics from other programs' files are given by their path again.
+        // A fabric from another program's file needs no file of its own, because other verbs load it by its path.
         let Ok(mut document) = set_fabric(&self.study.cluster.fabric, &self.asked.files, base, &settings) else {
             return Ok(None);
         };

@@ -19,14 +19,15 @@ use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The ratio of one limit of power to the next lower one. Chosen, with the parts of a rung below, on one study of eight
-/// chips, whose energy per token changes by at most 1.6 % between 274 and 296 W. A smaller ratio takes more searches.
+/// The ratio of a power limit to the next lower one. A smaller ratio takes more searches. It was chosen on one study of
+/// eight chips, together with the fractions of a rung that `descend` tries: the chips' energy per token changes by at
+/// most 1.6 % between 274 and 296 W.
 const RUNG: f64 = 1.15;
-/// Limits in a row that are no better, after which lower ones are not tried: half of the power of the best one, where
-/// chips of other sizes may be the best. Chosen on PHAZE's small space, where two limits missed chips with half of the
-/// tensor cores.
+/// Number of limits in a row without a better design after which lower limits are not tried. Five limits go down to
+/// half of the best power, where chips of other sizes may be the best. Chosen on PHAZE's small space, where two limits
+/// missed chips with half of the tensor cores.
 const MOST_MISSES: u32 = 5;
-/// Times that the best limit is moved to the best clock of its own best chip.
+/// Largest number of searches, in each of two steps, under the power that a best chip takes at its own best clock.
 const MOST_MOVES: usize = 3;
 
 /// The searches of one call.
@@ -40,7 +41,7 @@ pub(super) struct SearchRound<'a> {
     pub(super) start: Instant,
 }
 
-/// An answer, and how its bounds grew together.
+/// An answer, and how its gap closed over time.
 struct SearchedDesigns {
     answer: DesignAnswer,
     grown: ProgressTable,
@@ -49,7 +50,7 @@ struct SearchedDesigns {
 /// Power of a best design in W.
 struct BestPower {
     power: f64,
-    /// Its best clock, if that is a lower one.
+    /// The same design at its best clock, if that clock is lower.
     slower: Option<SlowerBest>,
 }
 
@@ -58,7 +59,7 @@ struct BestPower {
 struct SlowerBest {
     /// Its power in W.
     power: f64,
-    /// The part of its value that is saved.
+    /// The saved fraction of its value.
     gain: f64,
 }
 
@@ -79,13 +80,14 @@ impl AnsweredQuestion {
         Self { question, found, value, power }
     }
 
-    /// The value of the best design at its own best clock, if that is a lower one, and its power there in W.
+    /// Returns the value of the best design at its own best clock, and its power there in W; `None` if no lower clock
+    /// is better.
     fn value_at_best_clock(&self) -> Option<(f64, f64)> {
         let slower = self.power.as_ref()?.slower?;
         Some((self.value * (1.0 - slower.gain), slower.power))
     }
 
-    /// Power of the best design in W.
+    /// Returns the power of the best design in W.
     fn best_power(&self) -> Option<f64> {
         self.power.as_ref().map(|power| power.power)
     }
@@ -121,13 +123,13 @@ impl SearchRound<'_> {
         })
     }
 
-    /// The best answer that was found under ever lower limits of power. Nothing bounds how much better a limit between
-    /// two of them would be. A search that fails under a lower limit ends the descent.
+    /// Searches under ever lower limits of power, and returns the best answer. A limit between two that were tried may
+    /// give a better answer, by an unknown amount. A search that fails under a lower limit ends the descent.
     fn descend(&self, first: AnsweredQuestion) -> AnsweredQuestion {
         let asked = first.question.asked.clone();
         let search_within = |watts: f64| {
             let lowered = SearchQuestion::load_again(asked.clone()).ok()?;
-            // Rounding must not leave the chip outside that takes just so much.
+            // The limit is slightly higher, so that rounding does not exclude a chip that takes exactly this power.
             let question = lowered.with_clocks_lowered_to(Some(watts * (1.0 + 1e-9)), &self.arguments.posed).ok()?;
             let (power, found) = prepare_and_search(&question, |searched, search| {
                 let found = self.search_designs(&question, searched, search)?;
@@ -233,7 +235,7 @@ impl SearchRound<'_> {
         let watch = DesignWatch { stop: &|| self.limit.is_reached(), told: &mut told };
         let answer = search.run_design_search(watch).map_err(|why| failure::file_failure(&question.name, why, ""))?;
         let outside = &answer.outside;
-        // For boxes this is known only now.
+        // For a space of boxes, only the finished search shows that all chips are outside the limits.
         if search.space.whole_region().is_some()
             && outside.total() == search.space.chip_count()
             && outside.refused < outside.total()

@@ -15,7 +15,8 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
         false => Ok((alone, "or", "each alone leaves one")),
         true => cures_of_limits(space, &unlimited).map(|all| (all, "and", "no chip is nearer to any of the limits")),
     });
-    // A chip that exceeds a limit is not looked at further, so it may break a rule of building too.
+    // A chip that exceeds a limit is not checked against the rules of building. If no change of the limits helps, a
+    // broken rule may be the cause.
     let no_cure = said.as_ref().is_ok_and(|(cures, ..)| cures.is_empty());
     match if no_cure { space.nearest_unbuildable(&unlimited) } else { Ok(None) } {
         Ok(Some(broken)) => {
@@ -50,7 +51,7 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
     )
 }
 
-/// The limits that are set.
+/// Returns the limits that are set, with their values.
 fn given_limits(limits: &ChipLimits) -> impl Iterator<Item = (ChipLimit, f64)> + '_ {
     ChipLimit::ALL.into_iter().filter_map(|limit| Some((limit, limit.value_in(limits)?)))
 }

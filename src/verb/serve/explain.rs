@@ -258,7 +258,7 @@ impl ExplainedRun<'_> {
         Ok(rows)
     }
 
-    /// The failure for named degrees that no plan on the run's devices has.
+    /// Makes the failure for named degrees that no plan on the run's devices has.
     fn no_plan(&self, named: GivenDegrees) -> Failure {
         let limit = format!("no plan on the run's {} devices has them", self.question.devices);
         let cure = "lower --tensor, --pipeline and --attention-data, or explain a run with more --devices";
@@ -290,7 +290,7 @@ impl ExplainedRun<'_> {
                 None => {
                     let why = answer.refused.first().map(|refusal| describe_refusal(refusal, &self.question.level));
                     let why = why.unwrap_or_default();
-                    // The plan has a column of its own.
+                    // The reason omits the degrees, because the table shows the plan in a column of its own.
                     let own = format!("tp {}, pp {}: ", plan.tensor, plan.pipeline);
                     let why = why.strip_prefix(&own).unwrap_or(&why).to_owned();
                     refused_alternative(chip, Some(words_of_degrees(plan)), is_named, why)
@@ -357,7 +357,7 @@ fn refused_alternative(chip: String, plan: Option<String>, named: bool, why: Str
     }
 }
 
-/// The degrees of a plan in words.
+/// Returns the degrees of a plan in words.
 fn words_of_degrees(plan: &serving::ServingPlan) -> String {
     let further =
         [("pp", plan.pipeline), ("attention dp", plan.attention_data), ("ep", plan.expert), ("dcp", plan.context)];

@@ -14,7 +14,7 @@ use sim::network::Fabric;
 /// Largest multiple of the question's devices that is tried.
 const MOST_TIMES: u32 = 64;
 
-/// Most digits of a size of memory, enough for one byte in a thousand TiB.
+/// Largest number of digits of a size of memory, enough for one byte in a thousand TiB.
 const MOST_DIGITS: usize = 16;
 
 /// Refuses an answer without a value of the objective.
@@ -78,7 +78,7 @@ fn what_would_do(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     format!("it serves from {} on", above.join(" and "))
 }
 
-/// The failure if no plan can run: the common reason of all plans, or else the first one's reason.
+/// Makes the failure if no plan can run: the common reason of all plans, or else the first plan's reason.
 fn cannot_run(answers: &[ServingAnswer], error: &ServingError) -> Failure {
     let mut all = answers.iter().flat_map(|answer| &answer.refused);
     let same = all.all(|refusal| matches!(refusal, PlanRefusal::Fault(own) if own == error));
@@ -86,8 +86,8 @@ fn cannot_run(answers: &[ServingAnswer], error: &ServingError) -> Failure {
     failure::structured_failure(format!("{of}: {error}"), error.fault_parts())
 }
 
-/// Returns the fewest devices, as a power of two times the question's devices, on which a plan fits a chip's memory;
-/// `None` if [`MOST_TIMES`] as many are too few.
+/// Returns the smallest number of devices on which a plan fits a chip's memory, as a power of two times the question's
+/// devices. `None` if even [`MOST_TIMES`] times the question's devices are too few.
 fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_>) -> Option<u32> {
     let more = std::iter::successors(question.devices.checked_mul(2), |devices| devices.checked_mul(2));
     let mut more = more.take_while(|devices| *devices <= question.devices.saturating_mul(MOST_TIMES));
@@ -101,7 +101,8 @@ fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_
     })
 }
 
-/// The failure if the memory of every plan is too small; a plan would fit on `enough` devices.
+/// Makes the failure if no plan fits the memory. `enough` is a number of devices on which a plan would fit, if there is
+/// one.
 fn lacks_memory(chip: &str, miss: &MemoryMiss, devices: u32, enough: Option<u32>) -> Failure {
     let of = |digits: usize| [miss.need, miss.usable].map(|bytes| format_significant(bytes.gib(), digits));
     // Enough digits to tell the two sizes apart.

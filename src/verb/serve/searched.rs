@@ -7,7 +7,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::verb::search::{SearchArguments, run_search};
 use search::study::Study;
 
-/// Most deployments that are shown.
+/// Largest number of deployments that are shown.
 const SHOWN: u32 = 8;
 
 /// Runs `search`: a study with a table `[serve]` is asked for its deployment, any other question for its design.

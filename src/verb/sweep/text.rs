@@ -18,7 +18,7 @@ pub enum AnswerLength {
     },
 }
 
-/// The whole answer as text.
+/// Returns the whole answer as text.
 pub(super) fn whole_answer(answer: &SweepAnswer) -> String {
     let mut text = answer.record.as_ref().map_or_else(|| part_text(answer), |record| report::run_report(record) + "\n");
     text.push_str(&designs_text(answer));
@@ -28,7 +28,7 @@ pub(super) fn whole_answer(answer: &SweepAnswer) -> String {
     text + &work_text(answer)
 }
 
-/// The answer in a few lines.
+/// Returns the answer in a few lines.
 pub(super) fn short_answer(answer: &SweepAnswer, again: &str) -> String {
     let Some(record) = &answer.record else { return part_text(answer) + &designs_text(answer) + &work_text(answer) };
     let mut text = report::best_design_summary(record) + "\n" + &designs_text(answer);
@@ -48,26 +48,26 @@ pub(super) fn short_answer(answer: &SweepAnswer, again: &str) -> String {
         ))
 }
 
-/// The text of a part of a sweep.
+/// Returns the text of a part of a sweep.
 fn part_text(answer: &SweepAnswer) -> String {
     format!("Part {} of the sweep is complete; coplace merge puts all parts together.\n", answer.part)
 }
 
-/// How many chips were decided in which way.
+/// Returns the numbers of designs by outcome as text.
 fn designs_text(answer: &SweepAnswer) -> String {
     let counted =
         answer.outcomes.iter().map(|(fate, count)| format!("{} {}", format_count(*count), fate.replace('_', " ")));
     format!("Chips: {}: {}\n", format_count(answer.designs), counted.collect::<Vec<_>>().join(", "))
 }
 
-/// The bounds of designs with their counts, largest first.
+/// Returns the bounds of designs with their counts, largest first.
 fn sorted_bounds(answer: &SweepAnswer) -> Vec<(&String, &u64)> {
     let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
     bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     bounds
 }
 
-/// The work of this process, and its files.
+/// Returns the work of this process, and its files.
 fn work_text(answer: &SweepAnswer) -> String {
     let SweepProcessCounts { designs, seconds } = answer.this_run;
     let mut text = String::new();

@@ -10,7 +10,7 @@ use workloads::{Layout, RankOrder};
 /// The network's answers to a step. Times exclude the gap between two launches. An implementation must never answer
 /// with a shorter time if a link is slower.
 pub trait StepNetwork {
-    /// Returns the devices in one unit of the innermost tier; hybrid sharding stays inside it.
+    /// Returns the number of devices in one unit of the innermost tier; hybrid sharding stays inside it.
     fn fast_domain_size(&self) -> u32;
 
     /// Returns the time from a collective's launch to its start, if no earlier work hides it.

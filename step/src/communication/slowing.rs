@@ -40,7 +40,7 @@ impl MutualSlowdown {
         Self { kernels: streams.kernel_by_collective, by_kernels: streams.collective_by_kernel, ..Self::default() }
     }
 
-    /// Returns the larger of each of the two communications' slowdowns.
+    /// Returns, for each kind of slowdown, the larger one of two communications.
     pub(crate) fn max_of_each(self, other: Self) -> Self {
         Self {
             kernels: self.kernels.max(other.kernels),

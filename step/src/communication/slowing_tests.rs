@@ -36,7 +36,7 @@ fn what_overlaps_in_a_step_is_slowed_and_nothing_else() {
         let left_out = step(sharded(data), "torchtitan", |_, stack| stack.overlap.contended = false);
         assert_eq!(unknown, left_out, "{data} devices");
         assert!(slowed.total > unknown.total && slowed.data > unknown.data, "{data} devices: {slowed:?} {unknown:?}");
-        // Slowdown costs at most the exchange being fully exposed.
+        // Slowdown costs at most as much as a fully exposed exchange.
         let exposed = step(sharded(data), "torchtitan", |_, stack| {
             (stack.overlap.data_reduction, stack.overlap.parameter_prefetch) = (0.0, 0.0);
         });

@@ -136,7 +136,8 @@ impl MemoryProfile {
 
     fn with_one_policy(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
         let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
-        // Eager execution caches results before it knows which operators read them. A compiler knows the readers.
+        // Eager execution caches results before it knows which operators read them, so it repeats the whole region. A
+        // compiler knows the readers.
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay = if caches || stack.kernels.recompute_whole_layer {
             ReplayExtent::WholeRegion
@@ -258,8 +259,8 @@ impl<'a> MemoryAccount<'a> {
         StageHolding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }
 
-    /// Returns the parameters of the ends that the stage holds, if the stack keeps them gathered for the whole step;
-    /// otherwise zeros. `embedding` and `head` tell which ends the stage holds.
+    /// Returns the numbers of parameters of the ends that the stage holds, if the stack keeps them gathered for the
+    /// whole step; otherwise zeros. `embedding` and `head` tell which ends the stage holds.
     fn root_parameters(&self, embedding: bool, head: bool) -> Parameters {
         let mut root = Parameters::default();
         if self.stack.memory.root_gathered {
@@ -391,9 +392,10 @@ impl<'a> MemoryAccount<'a> {
     /// With several chunks per stage, chunks have different numbers of passes in flight. The peak is at least the
     /// average over a round. Let `P` passes be in flight, and let `g` micro-batches go through a chunk at a time. Chunk
     /// `c` of `v` then has on average `P / v + g (1 - (2 c + 1) / v)` of them: forward passes reach it `c g` passes
-    /// after the first chunk, and backward passes `c g` passes earlier. The last chunk has the fewest. The first and
-    /// last stage may hold all their layers there, except in chunks that are not ends. On other stages, chunks differ
-    /// by at most one layer: of `n` layers, each holds at least `(n - v + 1) / v`.
+    /// after the first chunk, and backward passes `c g` passes earlier. The last chunk has the fewest. The end chunks
+    /// may have any number of layers, so the first and the last stage count as if all their layers were in the last
+    /// chunk. On other stages, chunks differ by at most one layer: of `n` layers, each holds at least `(n - v + 1) /
+    /// v`.
     pub(crate) fn upper_bound_of_layers(&self, layers: u64, capacity: Bytes) -> u64 {
         let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
         if self.profile.changed.is_some() {

@@ -143,7 +143,8 @@ mod tests {
         Lifetime { bytes: Bytes(bytes), from, until }
     }
 
-    /// Returns the lowest peak over all addresses, by exhaustive search up to everything side by side.
+    /// Returns the lowest peak over all addresses up to `limit`, by exhaustive search. The sum of all sizes is a
+    /// sufficient limit.
     fn least(requests: &[Lifetime], offsets: &mut Vec<u64>, limit: u64) -> u64 {
         let at = offsets.len();
         if at == requests.len() {

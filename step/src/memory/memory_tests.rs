@@ -204,7 +204,8 @@ fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
 
 #[test]
 fn a_longer_group_of_micro_batches_keeps_more() {
-    // Five micro-batches on four stages of three chunks: the last stage holds two more passes than with rounds of four.
+    // Five micro-batches on four stages of two chunks go through a chunk in one group of five. The last stage then
+    // holds one pass more than with groups of four.
     let layout = Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() };
     let kept = |m| memory(&model(), &plan(layout, 1, m), "megatron").stages[3].class_bytes(MemoryClass::Activations).0;
     assert!(kept(5) > kept(8));
@@ -344,8 +345,8 @@ fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
         let (parameters, resident) = state(expert, ZeroStage::OptimizerStates);
         let dense = parameters.sharded + parameters.replicated;
         assert_eq!(parameters.expert, 16 * 8 * 3 * 4096 * 14336 / u64::from(expert));
-        // Fp32 master weights and two moments: of dense weights an eighth, of experts one share among the 8 / e ranks
-        // that hold them.
+        // Fp32 master weights and two moments: a device holds an eighth of those of the dense weights. The 8 / e ranks
+        // that hold the same experts share theirs equally.
         let shared = dense.div_ceil(8) + parameters.expert / (8 / u64::from(expert));
         assert_eq!((resident.masters, resident.states), (Bytes(4 * shared), Bytes(8 * shared)), "e = {expert}");
         assert_eq!(resident.weights, Bytes(2 * (dense + parameters.expert)), "weights are whole");
@@ -394,7 +395,7 @@ fn a_host_that_runs_ahead_holds_whole_hidden_states() {
     let held = |tensor, pipeline| held_by(tensor, pipeline, 16);
     let state = 2 * 1024 * 4096 * 2;
     assert_eq!(held(1, 1), Bytes::ZERO, "nothing is gathered");
-    // The same for every share of the states on a device.
+    // The degree by which states are split does not matter, because whole states are held.
     assert_eq!([held(2, 1), held(8, 1)], [Bytes(50 * state); 2]);
     // The first of 2, 4 and 8 stages has as many micro-batches in flight; all but two are launched ahead.
     assert_eq!([held(2, 2), held(2, 4), held(2, 8)], [Bytes::ZERO, Bytes(25 * state), Bytes(75 * state / 2)]);

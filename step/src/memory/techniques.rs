@@ -21,7 +21,7 @@ pub(crate) struct TechniqueMemory {
     widened: (u64, u64),
     /// True if fragmentation wastes nothing.
     pub(crate) planned_addresses: bool,
-    /// Layers per device whose activations are never offloaded.
+    /// Number of layers per device whose activations are never offloaded.
     pub(crate) buffered_layers: u64,
 }
 

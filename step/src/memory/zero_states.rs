@@ -13,17 +13,16 @@ use workloads::{Layout, ZeroStage};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ZeroSharding {
     zero: ZeroStage,
-    /// Ranks that shard dense parameters.
+    /// Number of ranks that shard dense parameters.
     ranks: u64,
-    /// The part of the gradients that a pipeline holds whole besides its shard, as a divisor of all gradients. `None`
-    /// if every micro-batch reduces them. It is 1, so all gradients are whole, if the pipeline keeps them whole
-    /// throughout or has one chunk per stage under ZeRO-2. With several chunks, a chunk's micro-batches come in rows as
-    /// long as the pipeline, and gradients are reduced after each row. Then it is the number of chunks, so the
-    /// gradients of one chunk are whole.
+    /// Number of equal parts of a device's gradients. The device holds one part unsharded, besides its shard of all
+    /// parts. `None` if every micro-batch reduces its gradients. The number is 1 if the pipeline keeps all gradients
+    /// unsharded. Under ZeRO-2, it is the number of chunks per stage: a chunk's micro-batches come in rows as long as
+    /// the pipeline, and the chunk's gradients are reduced after each row.
     whole: Option<u64>,
     /// True if a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
     keeps_whole: bool,
-    /// Ranks that shard the same experts.
+    /// Number of ranks that shard the same experts.
     expert_ranks: u64,
     /// True if the stored weights are the master copy (FSDP, MaxText). Products then read a gathered, converted copy.
     stored_master: bool,
@@ -45,7 +44,7 @@ pub(crate) struct ResidentBytes {
     pub masters: Bytes,
     /// Optimizer states.
     pub states: Bytes,
-    /// Parameters that the device updates.
+    /// Number of parameters that the device updates.
     pub updated: u64,
     /// Bytes of the products' weights that the device does not hold under ZeRO-3. Gathering everything would add them.
     missing_weights: Bytes,

@@ -348,7 +348,7 @@ impl ChipTimes {
     }
 }
 
-/// Returns whether a kernel is cut into tiles. Its lower bound then needs no choice of tiles.
+/// Returns whether a kernel is cut into tiles. The fast fidelities bound such a kernel without a choice of tiles.
 fn is_mapped(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
 }

@@ -48,7 +48,8 @@ pub struct PassProfile {
     /// Upper bound on what a better schedule could save in the input gradients, if they run separately.
     pub unproven_inputs: Seconds,
     /// Lower bounds of two parts: the input gradients (or the recomputation before them), and the weight gradients.
-    /// Each bound holds whatever the other part takes. Known if passes are bounded by their schedules.
+    /// Each bound holds if the other part takes at most its time under the found schedule. Known if passes are bounded
+    /// by their schedules.
     pub parts: [Seconds; 2],
 }
 

@@ -285,14 +285,14 @@ impl ScheduledWork {
         };
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
         if chip.fidelity() >= Fidelity::Scheduled {
-            // If passes are bounded, so is this one: the shorter the input gradients are, the more of the pass can be
-            // put off.
+            // If passes are bounded, the pass of the input gradients is bounded too. The shorter it is, the larger is
+            // the part of the backward pass that can be put off.
             let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy_time() - inputs.busy_time()).max(Seconds::ZERO).min(once.device);
             once.unproven_inputs = inputs.unproven;
-            // The bound of each part assumes that the other part takes its time under the found schedule. Exposed
-            // collectives are not part of the weight gradients.
+            // The bound of each part assumes that the other part takes at most its time under the found schedule.
+            // Exposed collectives are not part of the weight gradients.
             let put_off = (once.busy_time() - inputs.busy_time() - inputs.unproven).max(Seconds::ZERO);
             let computing = if once.unproven > Seconds::ZERO {
                 once.busy_time() - self.collectives_in_sequence(network)

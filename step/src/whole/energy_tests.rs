@@ -14,7 +14,7 @@ use workloads::{Batch, Layout, Model, SegmentKind, TrainingGraph, ZeroStage};
 
 const STEP: Seconds = Seconds(2.0);
 
-/// Four devices (t 2, d 2) with 8 micro-batches of 2 sequences each.
+/// Returns a plan on four devices (t 2, d 2) with 8 micro-batches of 2 sequences each.
 fn plan(zero: ZeroStage, activations: &str) -> TrainingPlan {
     TrainingPlan {
         layout: Layout { tensor: 2, data: 2, zero, ..Layout::default() },

@@ -32,8 +32,8 @@ fn layout(tensor: u32, pipeline: u32, context: u32) -> Layout {
     Layout { tensor, pipeline, context, data: 2, sequence_parallel: tensor > 1, ..Layout::default() }
 }
 
-/// Plans with every kind of communication inside a pass, every kind of recomputation, and copies of weights, gradients
-/// and activations.
+/// Returns plans with every kind of communication inside a pass, every kind of recomputation, and copies of weights,
+/// gradients and activations.
 fn plans() -> Vec<TrainingPlan> {
     vec![
         plan(layout(1, 1, 1), "none"),

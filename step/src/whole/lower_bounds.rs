@@ -110,7 +110,7 @@ impl Evaluator<'_> {
 /// A device's part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceHolding {
-    /// Layers.
+    /// Number of layers.
     pub layers: u64,
     /// True if the device holds (the embedding, the head).
     pub ends: [bool; 2],

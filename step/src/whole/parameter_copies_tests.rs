@@ -24,7 +24,7 @@ fn model() -> Model {
     Model { layers: 8, ..Model::load("llama2-7b").unwrap() }
 }
 
-/// An A100 with the given GB/s to its host and to storage.
+/// Returns an A100 with the given GB/s to its host and to storage.
 fn accelerator([host, storage]: [f64; 2]) -> Accelerator {
     let (rate, capacity) = (|gb: f64| BytesPerSecond(gb * 1e9), Bytes(1 << 50));
     let mut accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
@@ -55,7 +55,7 @@ fn copies(model: &Model, plan: &TrainingPlan) -> Option<ParameterCopies> {
     PlanOnNetwork { fabric: &fabric, plan, profile: &profile }.parameter_copies(&mut chip)
 }
 
-/// Plans with offloaded weights or gradients, under several schedules.
+/// Returns random plans with offloaded weights or gradients, under several schedules.
 fn plans() -> impl Strategy<Value = TrainingPlan> {
     let zero = proptest::sample::select(vec![
         ZeroStage::None,
@@ -192,7 +192,7 @@ fn a_step_takes_at_least_what_its_links_take() {
         let each = match technique {
             OFFLOAD => gigabytes / host,
             INFINITY => 2.0 * gigabytes / host,
-            // Both directions of the backward pass, and the forward pass's copies.
+            // Storage works in one direction at a time: weights for each of the two passes, and gradients.
             _ => 3.0 * gigabytes / storage,
         };
         let passes = step.total.0 - step.optimizer.0 - step.overhead.0;
@@ -274,7 +274,7 @@ fn gradients_are_not_copied_to_the_host_again_by_the_update() {
         });
         (bytes.sum::<f64>() / f64::from(1 << 20) * 1e6).round() / 1e6
     };
-    // Weights on the device return, at 2 bytes per number.
+    // If the weights stay on the device, the updated ones return to it at 2 bytes per number.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, TransferLink::Host)), [2.0, 0.0, 0.0]);
     // Gradients are read and weights written; 12 bytes of masters and moments are both.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, TransferLink::Storage)), [0.0, 0.0, 28.0]);

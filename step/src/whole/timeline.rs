@@ -1,10 +1,10 @@
 //! A step simulated event by event: passes, reductions, updates, and memory over time.
 //!
 //! Passes, sends and their times are those of [`crate::step_time_of`], and so are the exposed exchanges and the update.
-//! There, a device's exchange starts when its passes end at the latest. Here, it starts when they actually end. So the
-//! timeline is never longer than that step without the overhead per step, which the timeline omits. Mostly they are
-//! equal. They always are if weight gradients are put off. Hidden communication runs beside the passes and is not
-//! shown.
+//! `step_time_of` starts a device's exchange at the latest possible end of its passes. The timeline starts it at their
+//! actual end. So the timeline is never longer than that step without the overhead per step, which the timeline omits.
+//! Mostly they are equal. They always are if weight gradients are put off. Hidden communication runs beside the passes
+//! and is not shown.
 //!
 //! A device always holds weights, gradients and states. It holds a micro-batch's activations from the start of its
 //! forward pass to the end of its backward pass. During a backward pass, it also holds the bytes that

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The value as text, in lines of 120 characters if it can be broken.
+/// Returns the value as text. Lines have at most 120 characters where the value can be broken.
 pub fn written(value: &Value) -> String {
     let mut text = String::new();
     write(value, 0, &mut text);

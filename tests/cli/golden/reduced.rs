@@ -38,11 +38,11 @@ const LEFT_OUT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Number of elements of a list that are kept one by one; the others are summed. Lists of plain values keep more.
+/// Number of elements of a list that are kept one by one; the others are summed. Lists of scalars keep [`KEPT_PLAIN`].
 const KEPT: usize = 3;
 const KEPT_PLAIN: usize = 16;
 
-/// The facts of one or more JSON answers.
+/// Returns the facts of one or more JSON answers.
 pub fn reduced_json(text: &str, name: &str) -> Value {
     let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let parsed = stream.map(|value| value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")));
@@ -50,14 +50,14 @@ pub fn reduced_json(text: &str, name: &str) -> Value {
     if values.len() == 1 { values.remove(0) } else { Value::Array(values) }
 }
 
-/// The numbers of a text with at least three significant digits, each once, because other words may repeat them.
+/// Returns the numbers of a text with at least three significant digits, each once. A new wording may repeat a number.
 pub fn reduced_text(text: &str) -> Value {
     let digits = |number: &str| number.trim_start_matches(['0', '.']).chars().filter(char::is_ascii_digit).count();
     let found = numbers(text).into_iter().filter(|number| digits(number) >= 3);
     json!(found.map(|number| (number, true)).collect::<BTreeMap<_, _>>())
 }
 
-/// The numbers of a text, without the commas between thousands.
+/// Returns the numbers of a text, without the commas between thousands.
 fn numbers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut number = String::new();
@@ -108,7 +108,7 @@ fn reduced(value: &Value) -> Value {
     }
 }
 
-/// A number without the digits in which two computers may differ.
+/// Rounds a number to 14 digits. Two computers may differ in the digits after them.
 fn rounded(number: f64) -> f64 {
     format!("{number:.13e}").parse().unwrap()
 }
@@ -132,7 +132,7 @@ fn add(value: &Value, at: usize, path: &str, sums: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// The differences of an answer from the recorded one, by path; at most 12.
+/// Returns the differences of an answer from the recorded one, by path: at most 12, and the number of the others.
 pub fn different(was: &Value, is: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare(was, is, "", &mut found);

@@ -651,7 +651,8 @@ impl GraphBuilder {
 mod tests {
     use super::*;
 
-    /// input (10) -> a (20) -> b (30) -> output (5), without gradients; `b` is saved if `b_saved`.
+    /// Returns the graph input (10) -> a (20) -> b (30) -> output (5) with these bytes and no gradients; `b` is saved
+    /// if `b_saved`.
     fn chain(b_saved: bool) -> OperatorGraph {
         let mut graph = GraphBuilder::new(DataType::Bf16);
         let ids = [10, 20, 30, 5].map(|bytes| graph.add_constant(&format!("t{bytes}"), Bytes(bytes)));

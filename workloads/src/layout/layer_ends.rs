@@ -397,12 +397,12 @@ mod tests {
         // No split with this first chunk gives every inner chunk a layer.
         assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("has one of the 32 layers; use 30:0 or 29:0"));
         assert!(fault(layout(2, 1, Some((u32::MAX, u32::MAX)))).contains("together; use "));
-        // More stages than layers and ends leave some without.
+        // With more stages than layers plus 2, some inner stages hold no layers.
         let written = |l: Layout| l.chunk_split(32).unwrap().to_string();
         assert_eq!(written(layout(40, 1, Some((1, 1)))), "1+1x30+0x8+1");
         assert_eq!(written(layout(40, 1, Some((0, 0)))), "0+1x32+0x6+0");
         assert!(fault(layout(40, 1, Some((30, 3)))).ends_with("together; use at most 34 chunks"));
-        // Virtual stages never do.
+        // With virtual stages, chunks without layers are refused.
         assert!(fault(layout(20, 2, Some((1, 1)))).ends_with("use at most 34 chunks"));
     }
 }

@@ -137,7 +137,7 @@ pub struct ChunkSplit {
 }
 
 impl ChunkSplit {
-    /// Returns the layers of chunk `chunk`, counted from 0.
+    /// Returns the number of layers of chunk `chunk`, counted from 0.
     #[must_use]
     pub fn layers_of_chunk(&self, chunk: u64) -> u64 {
         match chunk {

@@ -455,7 +455,7 @@ impl<'a> TechniqueRewriter<'a> {
         true
     }
 
-    /// Returns the replacement of the tensor `read` in `form`.
+    /// Returns what replaces the tensor `read` if it is kept in `form`: the bytes, and the kernels that convert it.
     fn stand_in_for(
         &self,
         op: &OperatorNode,
@@ -556,7 +556,8 @@ impl<'a> TechniqueRewriter<'a> {
                 .filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = match adapter.form {
-                // Shared projections may be wider than a product; the other forms have no rank.
+                // The product does not limit these forms' ranks: shared projections may be wider than the product, and
+                // the other three forms have no rank.
                 AdapterForm::SharedProjection
                 | AdapterForm::ScaledInput
                 | AdapterForm::ScaledOutput
@@ -789,8 +790,8 @@ pub(crate) fn round_rank(rank: f64, width: u64) -> Option<u64> {
     (rank > 0.0 && whole <= width).then_some(whole)
 }
 
-/// Returns the rank that the form of an input imposes on the weight's gradient. Only a projection drawn from a seed has
-/// one.
+/// Returns the rank that the form of an input imposes on the weight's gradient; `None` for any form but a projection
+/// drawn from a seed.
 pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
     match form {
         Representation::Projected { rank, basis: ProjectionBasis::Seed } => Some(*rank),

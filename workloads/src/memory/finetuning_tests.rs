@@ -56,7 +56,7 @@ fn refusal(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> String {
 fn trained_numbers_are_those_that_peft_and_litgpt_print() {
     let three = "llama3.2-3b";
     for (techniques, numbers) in [
-        // PEFT, method_comparison/MetaMathQA, on Llama 3.2 3B.
+        // Counts from PEFT's method_comparison/MetaMathQA on Llama 3.2 3B.
         ("lora,rank=32,targets=q_proj/v_proj", 9_175_040),
         ("lora,rank=64,targets=q_proj/v_proj", 18_350_080),
         ("lora,rank=10,targets=up_proj/gate_proj/down_proj", 9_461_760),
@@ -64,13 +64,13 @@ fn trained_numbers_are_those_that_peft_and_litgpt_print() {
         ("vera,rank=256,targets=q_proj/v_proj", 129_024),
         ("miss,rank=64,targets=q_proj/v_proj", 7_340_032),
         ("bitfit,targets=v_proj", 28_672),
-        // A magnitude per output beside LoRA's factors.
+        // DoRA adds one magnitude per output to LoRA's factors.
         ("dora,rank=32,targets=q_proj/v_proj", 9_175_040 + 28 * (3072 + 1024)),
         ("prompt-tuning", 0),
     ] {
         assert_eq!(trained(three, techniques), numbers, "{techniques}");
     }
-    // LitGPT, tutorials/resource-tables.md.
+    // Counts from LitGPT's tutorials/resource-tables.md.
     for (model, numbers) in
         [("phi-1.5", 1_572_864), ("stablelm-alpha-3b", 2_097_152), ("llama2-7b", 4_194_304), ("llama2-13b", 6_553_600)]
     {
@@ -83,12 +83,12 @@ fn an_adapter_in_fp32_keeps_a_copy_of_its_input_for_every_target() {
     let wide = |l| Lowering { wide_adapters: true, ..l };
     let base = kept(&lowered("llama3.2-3b", "prompt-tuning", wide).unwrap());
     let more = |techniques: &str| kept(&lowered("llama3.2-3b", techniques, wide).unwrap()) - base;
-    // Two fp32 inputs of 3072, and 32 numbers between the factors of each.
+    // For each of the two targets, an fp32 copy of the input (3072 elements) and the 32 elements between the factors.
     assert_eq!(more("lora,rank=32,targets=q_proj/v_proj"), T * 4 * 2 * (3072 + 32));
     assert_eq!(more("lora,rank=10,targets=down_proj"), T * 4 * (8192 + 10));
-    // DoRA: the result of the frozen product in bf16, and that of the adapter.
+    // DoRA also keeps the frozen product's result in bf16 and the adapter's result in fp32.
     assert_eq!(more("dora,rank=32,targets=v_proj"), T * (4 * (3072 + 32) + 2 * 1024 + 4 * 1024));
-    // IA3: keys and values in bf16, the MLP's inner activations in fp32.
+    // IA3 keeps keys and values in bf16, and the MLP's inner activations in fp32.
     assert_eq!(more("ia3"), T * (2 * 2 * 1024 + 4 * 8192));
     assert_eq!(more("vera,rank=256,targets=v_proj"), T * 4 * (256 + 1024));
     assert_eq!(more("miss,rank=64,targets=q_proj/v_proj"), T * 4 * 2 * 64);
@@ -96,7 +96,7 @@ fn an_adapter_in_fp32_keeps_a_copy_of_its_input_for_every_target() {
     assert_eq!(more("loha,rank=32,targets=v_proj"), 4 * (T * 3072 + 3072 * 1024));
     assert_eq!(more("glora,rank=8,targets=v_proj"), 2 * (T * 3072 + 3072 * 1024));
     assert_eq!(more("deft,rank=32,targets=v_proj"), T * 4 * (3072 + 32 + 1024));
-    // In the operand's type both targets share the norm's result, in bf16.
+    // With adapters in the operand type, both targets read the norm's bf16 result, which is kept once.
     let shared = kept(&lowered("llama3.2-3b", "lora,rank=32,targets=q_proj/v_proj", |l| l).unwrap()) - base;
     assert_eq!(shared, T * 2 * (3072 + 2 * 32));
 }
@@ -121,7 +121,8 @@ fn a_base_of_four_bits_is_converted_before_every_product_and_keeps_inputs() {
     let weights = |training: &TrainingGraph| statics(training).weights.device.per_device_count();
     let matrices = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
     for (base, bytes) in [
-        // Half a byte and 4 bytes per 64 numbers; with double quantisation 1 byte and 4 / 256.
+        // NF4 takes half a byte per weight and a 4-byte scale per 64 weights. Double quantisation reduces the scale to
+        // 1 + 4 / 256 bytes. Int8 takes a byte per weight and a 4-byte scale per 4,096 weights.
         ("nf4-base,scale_bytes=4", matrices / 2 + matrices / 16),
         ("nf4-base", matrices / 2 + (matrices as f64 / 64.0 * 1.015625) as u64),
         ("int8-base", matrices + matrices / 4096 * 4),
@@ -129,8 +130,9 @@ fn a_base_of_four_bits_is_converted_before_every_product_and_keeps_inputs() {
         assert_eq!(weights(&plain) - weights(&of(base)), 2 * matrices - bytes, "{base}");
     }
     let quantised = of("nf4-base");
-    // The adapters keep the input of query, key and value, and attention keeps that of the output projection. Only the
-    // inputs of gate and up, and of down, are new.
+    // Quantised products keep their inputs. The adapters already keep the input of query, key and value, and attention
+    // keeps the input of the output projection. So the base adds only the input of gate and up (4096) and that of down
+    // (11,008).
     assert_eq!(kept(&quantised) - kept(&plain), T * 2 * (4096 + 11_008));
     let down = layer(&quantised).operators.iter().find(|op| op.name.ends_with("mlp.down")).unwrap();
     assert_eq!(down.workspace.0, 2 * 4096 * 11_008);
@@ -156,13 +158,13 @@ fn what_cannot_be_is_refused_with_the_cure() {
     assert!(refusal("galore,targets=q_proj", plain).contains("has no adapters"));
     assert!(refusal("ia3,targets=q_proj", plain).contains("modules of its own"));
     assert!(refusal("lora dora", plain).contains("both put adapters beside products"));
-    // A key of 8 heads is 1024 wide.
+    // The keys of 8 heads are 1024 wide, so a larger rank is refused.
     let rank = refusal("lora,rank=2000,targets=k_proj", plain);
     assert!(rank.contains("a rank of 2000 is above the dimension of layer.attention.key, 1024"), "{rank}");
-    // One product for query, key and value.
+    // If query, key and value are one product, no product is the target `q_proj`.
     let fused = refusal("lora,targets=q_proj", |l| Lowering { separate_projections: false, ..l });
     assert!(fused.contains("its adapters (q_proj) match no product") && fused.contains("qkv_proj"), "{fused}");
-    // Each target has to match, not only some.
+    // Every target must match a product; `fc1` matches none.
     assert!(refusal("lora,targets=q_proj/fc1", plain).contains("(fc1) match no product"));
 }
 
@@ -210,8 +212,9 @@ fn a_fraction_of_the_states_on_the_host_leaves_the_device_the_rest_of_the_update
         });
         (device, copied.collect::<Vec<_>>())
     };
-    // 16 bytes read and 14 written per number on the device; a quarter of the numbers goes by 2 bytes each way, and the
-    // host streams 12 bytes twice and 4 once for them.
+    // The device updates three quarters of the parameters, and reads and writes 14 bytes for each. For each of the
+    // other parameters, 2 bytes cross the link each way. The host reads and writes 12 bytes of states and master
+    // weights, reads a 2-byte gradient and writes a 2-byte weight.
     let (device, copied) = update(&quarter);
     let (elements, read, written) = device.unwrap();
     let near = |value: u64, wanted: f64| (value as f64 / wanted - 1.0).abs() < 1e-3;

@@ -92,10 +92,10 @@ mod tests {
     fn a_projection_is_of_the_whole_matrix_and_shared() {
         let (h, i, r) = (4096, 11008, 1024);
         for ranks in [1, 2, 8, 16] {
-            // Columns of gate: every device has the whole shorter side.
+            // Gate is split by columns, so every device has the whole shorter side.
             let gate = Matrix { copies: 1, rows: h, columns: i / ranks, ranks, by_rows: false };
             assert_eq!(gate.projected_numbers(r, ProjectionBasis::SingularVectors), [r * i / ranks, r * h]);
-            // Rows of down: the shorter side, its columns, is whole as well.
+            // Down is split by rows, so its shorter side, the columns, is whole as well.
             let down = Matrix { copies: 1, rows: i / ranks, columns: h, ranks, by_rows: true };
             assert_eq!(down.projected_numbers(r, ProjectionBasis::SingularVectors), [r * i / ranks, r * h]);
             // A square matrix is projected along its unsplit side.
@@ -108,14 +108,15 @@ mod tests {
                 );
                 assert_eq!(square.projected_side(ProjectionBasis::SingularVectors), h);
             }
-            // Keys of few heads: the shorter side is the split one, so devices share projection and basis.
+            // The key product of few heads is split along its shorter side, so the devices share projection and basis.
             let key = Matrix { copies: 1, rows: h, columns: 1024 / ranks, ranks, by_rows: false };
             assert_eq!(
                 key.projected_numbers(512, ProjectionBasis::SingularVectors),
                 [512 * h / ranks, 512 * 1024 / ranks]
             );
             assert_eq!(key.projected_side(ProjectionBasis::SingularVectors), 1024);
-            // Singular vectors cap such a rank at their number. A seed's basis has the requested rank or none.
+            // With singular vectors, a rank above their number is lowered to it. With a seed's basis, the rank is the
+            // requested one or none.
             assert_eq!(key.rank_within_sides(1792.0, ProjectionBasis::SingularVectors), Some(1024));
             assert_eq!(key.rank_within_sides(0.25, ProjectionBasis::SingularVectors), Some(256));
             assert_eq!(key.rank_within_sides(0.0, ProjectionBasis::SingularVectors), None);

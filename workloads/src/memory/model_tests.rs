@@ -43,7 +43,8 @@ fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
         settled.rebuilt.iter().chain(&settled.away).chain(settled.slices.keys()).chain(partly).collect();
     let mut found = BTreeMap::new();
     for tensor in graph.tensors.iter().filter(|t| known.contains(&t.id) || t.name.contains('~')) {
-        // No operator here makes the first layer's input, and none here reads the last layer's result.
+        // Leave out the first layer's input, which no operator of the segment makes. Leave out residual sums too,
+        // because no operator of the segment reads the last layer's sum.
         let Some(maker) = tensor.producer.map(|op| graph.operators[op.index()].name.as_str()) else { continue };
         let (Some(layer), Some(of)) = (layer_of_name(maker), name_within_layer(maker)) else { continue };
         if !of.ends_with(".residual") {
@@ -187,7 +188,7 @@ fn files_say_what_is_wrong_with_them() {
             "rule 1: representation.bits = 64: must be above 0 and at most the 16 bits of the numbers that it replaces",
         ),
         (rule("biased", &quantised("0")), "representation.bits = 0: must be above 0"),
-        // Weights have no heads.
+        // A group of 0 stands for one group per head, but weights have no heads.
         (
             rule("biased", &quantised("8").replace("64", "0")).replace("saved_activations", "weights"),
             "rule 1: representation.group = 0: must be at least 1 number per scale",
@@ -205,7 +206,7 @@ fn files_say_what_is_wrong_with_them() {
         let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();
         assert!(error.starts_with(&file.display().to_string()) && error.contains(wanted), "{error}\n{wanted}");
     }
-    // A model whose adapters match nothing would train nothing.
+    // Adapters that match no product are refused, because the model would have nothing to train.
     let adapters = "at = { operators = [\"moe\"] }\nadapter = { rank = 4, trained = \"both\" }";
     std::fs::write(&file, rule("biased", adapters).replace("saved_activations", "weights")).unwrap();
     let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();

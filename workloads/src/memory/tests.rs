@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
-//! Every preset on llama2-7b, against formulas in this file: s tokens, h hidden, I MLP width, bytes of one layer on one
-//! device.
+//! Every preset on llama2-7b against formulas in this file. They give the bytes of one layer on one device, for s
+//! tokens, hidden width h and MLP width I.
 
 use super::*;
 use crate::footprint::Precision;
@@ -17,11 +17,11 @@ const I: u64 = 11008;
 const A: u64 = 32;
 const V: u64 = 32000;
 const L: u64 = 32;
-/// Parameters of llama2-7b: in the matrices of its layers, and in total.
+/// Parameters of llama2-7b: `MATRICES` in the matrices of its layers, `P` in total.
 const MATRICES: u64 = L * (4 * H * H + 3 * H * I);
 const P: u64 = MATRICES + 2 * V * H + (2 * L + 1) * H;
-/// Fused layer: inputs of two norms, both norms' results, Q, K, V, O, gate, up, their product; log-sum-exp and two
-/// factors per row.
+/// Bytes that a fused layer keeps: inputs of two norms, both norms' results, Q, K, V, O, gate, up and their product,
+/// the log-sum-exp, and two factors per row.
 const FUSED: u64 = S * (16 * H + 6 * I) + 4 * A * S + 8 * S;
 
 fn llama() -> Model {
@@ -73,7 +73,8 @@ fn every_preset_is_read_and_runs_on_llama() {
         let preset = Preset::load(&name).unwrap();
         assert_eq!(preset.name, name);
         assert!(preset.source.len() > 20 && !preset.formula.is_empty() && !preset.description.is_empty(), "{name}");
-        // Approx-BP replaces nonlinearities that have kernels of their own, as in its paper.
+        // Approx-BP needs nonlinearities with kernels of their own, as in its paper, so it runs without elementwise
+        // fusion.
         let own_kernels = name == "approx-bp";
         if preset.inference_only.is_some() {
             let refused = lowered(&name, |l| l).unwrap_err().to_string();
@@ -92,7 +93,8 @@ fn every_preset_is_read_and_runs_on_llama() {
             "offload-expert-fc1",
             "offload-moe-act",
         ];
-        // Stored data say how much they are.
+        // Only two kinds of technique add a note: those that store data note the amount, and those in `moe` note that
+        // they have no effect on llama2-7b.
         let told = preset.only_stores_data() || moe.contains(&name.as_str());
         assert!(applied.notes.is_empty() || told, "{name}: {:?}", applied.notes);
     }
@@ -107,10 +109,11 @@ fn recomputation_keeps_what_megatron_keeps() {
         kept
     };
     assert_eq!(kept("megatron-full"), 2 * S * H);
-    // The context stays as the input of the output projection. The log-sum-exp was made only by the fused core.
+    // The context stays, because the output projection reads it. The log-sum-exp goes, because only the fused core
+    // reads it.
     assert_eq!(kept("megatron-selective"), FUSED - 4 * A * S);
     assert_eq!(kept("recompute-core-attn"), FUSED - 4 * A * S);
-    // The second norm, its result and the residual sum's inputs stay; everything from gate to product is recomputed.
+    // Everything from the second norm to the product of gate and up is recomputed. The norm's input stays.
     assert_eq!(kept("recompute-mlp"), FUSED - 6 * S * I - 2 * S * H - 4 * S);
     assert_eq!(kept("recompute-layernorm"), FUSED - 4 * S * H - 8 * S);
     for nothing in ["recompute-moe", "recompute-moe-act", "recompute-shared-experts", "recompute-mla-up-proj"] {
@@ -135,7 +138,7 @@ fn offload_modules_send_what_their_backward_pass_reads() {
     assert_eq!(away("ssdtrain,fraction=0.25"), FUSED.div_ceil(4));
 }
 
-/// With separate kernels, the core reads Q and K, probabilities and V.
+/// Without fusion, the core's backward pass reads Q, K, V and the probabilities, and all of them are offloaded.
 #[test]
 fn the_attention_core_goes_away_however_it_is_executed() {
     let unfused = |l: Lowering| Lowering { attention: Attention::Unfused, ..l };
@@ -166,7 +169,7 @@ fn mini_sequences_keep_inputs_and_use_up_gradients() {
         let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
         ActivationPolicy::Full.treatment_of_segment(graph).peak_backward_bytes(graph, Release::AtTheEnd).0
     };
-    // Gradients of gate, up and their product exist by eighths; rebuilt tensors are whole.
+    // Gradients of gate, up and their product exist one eighth at a time; rebuilt tensors are whole.
     let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
     assert!(saved > 2 * S * I * 7 / 8 && saved <= 6 * S * I, "{saved}");
 }
@@ -182,13 +185,14 @@ fn adapters_replace_gradients_of_frozen_weights() {
     assert_eq!(trained(&statics), [2 * (P + adapters), 2 * adapters, 4 * adapters]);
     let second = L * r * (4 * H + 2 * I + H);
     let (kept, _, statics) = layer("lora-fa,rank=8");
-    // No product reads its input: both norms' results and the product of gate and up are dropped. Attention reads its
-    // own result.
+    // Under LoRA-FA, no gradient reads a product's input, so both norms' results and the product of gate and up are
+    // dropped. Attention's result stays, because attention's own backward pass reads it.
     assert_eq!(kept, FUSED - 4 * S * H - 2 * S * I + 7 * 2 * S * r);
     assert_eq!(trained(&statics), [2 * (P + adapters), 2 * second, 4 * second]);
 }
 
-/// Inputs of products with weights, each kept once: both norms' results, attention's result, the MLP's product.
+/// The techniques replace inputs of products with weights. A plain layer keeps each of these once: both norms' results,
+/// attention's result, and the product of gate and up.
 #[test]
 fn sampled_and_projected_inputs_stand_for_whole_ones() {
     // Each of the seven products has its own sample. Attention's result stays whole for attention.
@@ -202,7 +206,7 @@ fn sampled_and_projected_inputs_stand_for_whole_ones() {
     is_plain(&statics);
     let r = 1024;
     let (kept, _, statics) = layer("compact,rank=1024");
-    // All except the attention's output projection.
+    // CompAct projects the inputs of all products except attention's output projection.
     assert_eq!(kept, exact + 6 * 2 * S * r);
     let low = L * (r * (3 * H + 2 * I + H) + H * H);
     let rest = P - MATRICES;
@@ -211,7 +215,8 @@ fn sampled_and_projected_inputs_stand_for_whole_ones() {
         [2 * P, 2 * (low + rest), 4 * (low + rest)]
     );
     let (kept, _, statics) = layer("velora,groups=32");
-    // Value shares its input with query and key, which stays. Down keeps one number per group.
+    // VeLoRA keeps one number per group for value and for down. The input of value stays too, because query and key
+    // read it.
     assert_eq!(kept, FUSED - 2 * S * I + 2 * 2 * S * 32);
     is_plain(&statics);
 }
@@ -227,15 +232,16 @@ fn quantised_and_shared_activations() {
     let (kept, _, statics) = layer("ms-bp");
     is_plain(&statics);
     assert_eq!(kept, FUSED - 4 * S * H);
-    // Fused, the gate's derivative needs 2 bits, but up's gradient needs the activated gate. Both together take a
-    // quarter byte more per number, so the kernel keeps the gate.
+    // In a fused unit, the gate's derivative needs 2 bits, but up's gradient needs the activated gate. Both together
+    // take a quarter byte more per number, so the kernel keeps the gate.
     let (kept, _, statics) = layer("approx-bp");
     is_plain(&statics);
     assert_eq!(kept, FUSED);
     let notes = |change: fn(Lowering) -> Lowering| lowered("approx-bp", change).unwrap().applied.unwrap().notes;
     assert!(notes(|l| l)[0].contains("nothing changes: the gated unit of llama2-7b is one kernel"));
     assert!(notes(|l| Lowering { elementwise_fusion: false, ..l }).is_empty());
-    // Eager, the activated gate is kept anyway: two bytes per number become a quarter.
+    // In eager execution, the activated gate is kept anyway, so a quarter byte per element replaces the two bytes of
+    // the gate.
     let eager = |techniques: &str| layer_of(techniques, |l| Lowering { elementwise_fusion: false, ..l }).0;
     assert_eq!(eager("ms-bp"), eager("approx-bp") + 2 * S * I - S * I / 4 - 2 * (4 + 2) * S * H);
 }
@@ -249,7 +255,7 @@ fn optimizers_keep_what_their_papers_say() {
     };
     assert_eq!(of("lomo"), (2 * P, 0, 2 * V * H, 0));
     let r = 1024;
-    // m <= n: the shorter side is h in every matrix.
+    // GaLore projects the shorter side of a matrix, which is h in every matrix here.
     let projected = L * (4 * 2 * (H * r + 2 * r * H) + 3 * 2 * (H * r + 2 * r * I));
     let rest = P - MATRICES;
     assert_eq!(of("galore,rank=1024"), (2 * P, 2 * P, 0, projected + 4 * rest));
@@ -289,8 +295,8 @@ fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     assert_eq!((copy.link, copy.bytes.0), (TransferLink::Host, 2 * n));
 }
 
-/// In mixed precision a moment has 4 bytes per number and the basis 2. Over tensor-parallel devices the rank is that of
-/// the whole matrix.
+/// In mixed precision, GaLore's moments have 4 bytes per element and its bases 2. Under tensor parallelism, the rank
+/// applies to the whole matrix.
 #[test]
 fn galore_projects_whole_matrices_whatever_the_precision_and_the_width() {
     let r = 1024;
@@ -350,9 +356,9 @@ fn read_only_data_changes_nothing_else() {
     }
 }
 
-/// The same budget holds 3,312 examples beside MEMO's ten ends of ResNet-32, 7,431 beside iCaRL's one model, and 2,000
-/// beside DER's ten (Zhou et al. 2023, section 4.1; the repository's `-ms 3312`). RMM's share moves examples between
-/// old and new classes, and none is lost but by rounding.
+/// The same budget holds models and examples: 3,312 examples with MEMO (a ResNet-32 with ten last stages), 7,431 with
+/// iCaRL (one ResNet-32), and 2,000 with DER (ten ResNet-32). Source: Zhou et al. 2023, section 4.1; the repository's
+/// `-ms 3312`. RMM splits the examples between old and new classes, and rounding loses at most one.
 #[test]
 fn a_budget_is_split_between_models_and_examples() {
     let model = llama();
@@ -401,7 +407,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
             refused(low_rank, 1)
         );
     }
-    // An adapter's states quantise like those of any trained weights.
+    // Adam8bit also quantises the states of adapters.
     let (adapted, both) = (layer("lora").2, layer("lora adam8bit").2);
     assert!(device(both.states) < device(adapted.states) && device(both.states) > device(adapted.states) / 2);
     for again in ["wta-crs megatron-full", "recompute-mlp rad", "lora wta-crs recompute-mlp"] {
@@ -420,7 +426,7 @@ fn compositions_of_the_papers_go_together() {
     let narrow = layer("galore,rank=1024,per_layer=1 adam8bit").2;
     assert_eq!(narrow.states, layer("galore-8bit,rank=1024").2.states);
     assert_eq!(narrow.states, layer("adam8bit galore,rank=1024").2.states, "whatever the order");
-    // LoRA-FA leaves the inputs of nonlinear operators, which Mesa quantises.
+    // LoRA-FA keeps the inputs of nonlinear operators. Mesa quantises them, so both together keep less than either.
     let (both, ..) = layer("lora-fa mesa");
     assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
     // LoRA reads the products' exact inputs, so they can be sampled (WTA-CRS, section 4) or grouped (VeLoRA). The
@@ -432,20 +438,20 @@ fn compositions_of_the_papers_go_together() {
     assert_eq!(sampled, exact + adapted + rows * (2 * (6 * H + I) + 7 * 8));
     assert_eq!(statics, layer("lora,rank=8").2);
     assert_eq!(layer("lora,rank=8 velora,groups=32").0, FUSED - 2 * S * I + 2 * 2 * S * 32 + adapted);
-    // The first factor's gradient sums over the sampled tokens: h x r for each of them.
+    // The first factor's gradient, of h x r elements, is a sum over the sampled tokens only.
     let training = lowered("lora,rank=8 wta-crs,fraction=0.3", |l| l).unwrap();
     let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
     let steps = graph.find_operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
     let down = steps.clone().find(|s| s.label == "backward_weight.adapter_down").unwrap();
     let Kernel::Contraction(down) = down.kernel else { panic!("a product") };
-    // Padded to whole vectors of tokens.
+    // The number of sampled tokens is padded to a multiple of 16.
     assert_eq!((down.m, down.n, down.k), (H, r, rows.next_multiple_of(16)));
     let gathered = steps.filter_map(|s| match s.kernel {
         Kernel::Elementwise(e) if s.label == "backward.sampled" => Some(e.elements),
         _ => None,
     });
     assert_eq!(gathered.collect::<Vec<_>>(), [rows * r]);
-    // Attention has no products with weights, so nothing that is drawn at random is recomputed.
+    // The attention core has no products with weights, so its recomputation draws no sample again.
     assert_eq!(layer("wta-crs megatron-selective").0, layer("wta-crs").0 - 4 * A * S);
     let (ms, ..) = layer("ms-bp megatron-selective");
     assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);

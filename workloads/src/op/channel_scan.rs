@@ -116,7 +116,7 @@ fn add_core(
     forward.push(kernel_step("forward", scan(Direction::Forward, row * 2 + gathered + arriving, row + states_size)));
     let read = row * 3 + gathered + states_size;
     let mut backward = vec![kernel_step("backward_input", scan(Direction::Backward, read, row * 2 + gathered))];
-    // Every device has the part of the gradient of its own channels.
+    // Every device has the gradient from its own channels only, so the devices sum it.
     backward.extend(common(shape.sum_over_tensor_ranks("backward_input", gathered)));
     let parameters = numbers + own.width;
     let sum = reduction_kernel(

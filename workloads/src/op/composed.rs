@@ -77,7 +77,7 @@ impl NormedRows {
     /// Returns a pass over all elements.
     fn pass(&self, label: &str, function: ElementwiseFunction, [read, written]: [Bytes; 2]) -> KernelStep {
         let numbers = self.rows.saturating_mul(self.width);
-        // The operation takes the same time in both directions.
+        // The direction is always `Forward`, because the operation takes the same time in both directions.
         kernel_step(label, elementwise_kernel(function, Direction::Forward, numbers, read, written))
     }
 
@@ -172,15 +172,18 @@ mod tests {
     #[test]
     fn a_norm_and_a_rotation_move_what_their_operations_do() {
         let composed = layer(true);
-        // 8192 rows of 4096 numbers; 2 bytes narrow and 4 wide; 4 bytes a row for its factor.
+        // The norm has 8192 rows of 4096 elements. An element has 2 bytes as an activation and 4 in fp32; the factor
+        // has 4 bytes per row.
         let (numbers, factors) = (8192 * 4096, 8192 * 4);
         let norm = operator(&composed, "layer.attention.norm");
-        // Up 2 + 4, square 4 + 4, mean 4, scale 4 + 4, down 4 + 2, gain 2 + 2; the factor is written and read once.
+        // Bytes per element, read + written: conversion to fp32 2 + 4, square 4 + 4, mean 4, scale 4 + 4, conversion
+        // back 4 + 2, gain 2 + 2. The factor is written once and read once.
         assert_eq!(traffic(&norm.forward), (6, Bytes(36 * numbers + 2 * factors)));
-        // Gain 4, up 6, scale 8, product 12, sum 4, spread 4, power 8, double 8, square 12, join 12, down 6.
+        // Bytes per element, read and written together: gain 4, conversion to fp32 6, scale 8, product 12, sum 4,
+        // spread 4, power 8, double 8, square 12, join 12, conversion back 6.
         assert_eq!(traffic(&norm.backward[0].steps), (11, Bytes(84 * numbers + 3 * factors)));
-        // 32 heads of queries and 8 of keys, of 128 numbers. In halves of 2-byte numbers: 4 + 2 + 4 + 4 + 6 forward;
-        // 4 + 2 + 2 + 2 + 2 + 2 + 6 + 4 + 6 backward.
+        // The rotation has 32 query heads and 8 key heads of 128 elements. A half tensor that an operation reads or
+        // writes counts 1 byte per element: 4 + 2 + 4 + 4 + 6 forward, and 4 + 2 + 2 + 2 + 2 + 2 + 6 + 4 + 6 backward.
         let rotation = operator(&composed, "layer.attention.rope");
         let turned = 8192 * 40 * 128;
         assert_eq!(traffic(&rotation.forward), (10, Bytes(20 * turned)));

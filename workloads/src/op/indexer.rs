@@ -213,7 +213,7 @@ fn backward_on_chosen(plan: &SegmentPlan<'_>, indexer: Indexer, attention: Heads
         summed("target", attention.query, attention.dim, ElementwiseFunction::Exp),
     ];
     steps.extend(shape.is_tensor_parallel().then(|| {
-        // Every device has the probabilities of its own heads.
+        // Every device has the probabilities of its own heads only, so the devices sum them.
         shape.tensor_collective_step("backward_input.all_reduce", CollectiveKind::AllReduce, sums)
     }));
     steps.push(kernel_step("backward_input.divergence", divergence));

@@ -123,7 +123,7 @@ pub(crate) fn add_latent_rope(
     ));
     let backward = elementwise_kernel(ElementwiseFunction::Rope, Direction::Backward, turned, wide + tables, narrow);
     let mut backward = vec![kernel_step("backward_input", backward)];
-    // Every device has the gradient of the shared part of the keys from its own heads only.
+    // Every device has the gradient of the keys' shared part from its own heads only, so the devices sum it.
     backward.extend(shape.sum_over_tensor_ranks("backward_input", shared));
     let inputs: Vec<TensorId> = [query, key].into_iter().chain(rope_key).collect();
     graph.add_operator(NewOperator {

@@ -168,10 +168,11 @@ mod tests {
             });
             bytes.collect::<Vec<_>>()
         };
-        // 16,032 columns of a device over 4,096: four chunks of 2,048 tokens.
+        // Each of 8 devices has 16,032 logits per token, about four times the width of 4,096, so the loss runs in four
+        // chunks of 2,048 tokens.
         assert_eq!(collectives(&whole), vec![4 * 8192; 3]);
         assert_eq!(collectives(&chunked), vec![4 * 2048; 12]);
-        // The gradient is written over the logits in the forward kernel: the backward pass has none.
+        // The forward kernel overwrites the logits with their gradient, so the backward pass has no kernel.
         assert!(loss(&chunked).backward.iter().all(|chain| chain.steps.is_empty()));
         let moved = |training: &TrainingGraph| -> u64 {
             let op = loss(training);

@@ -95,17 +95,19 @@ impl OperatorContext {
         self.batch.saturating_mul(self.sequence)
     }
 
-    /// Returns the tokens on this device outside the split products: a share of them under sequence parallelism.
+    /// Returns the number of tokens on this device outside the split products: a share of them under sequence
+    /// parallelism.
     pub(crate) fn local_tokens(&self) -> u64 {
         self.batch.saturating_mul(self.local_sequence())
     }
 
-    /// Returns the tokens of a whole sequence, over all context-parallel devices.
+    /// Returns the number of tokens of a whole sequence, over all context-parallel devices.
     pub(crate) fn full_sequence(&self) -> u64 {
         self.sequence.saturating_mul(u64::from(self.context))
     }
 
-    /// Returns the tokens of a sequence that attention can see: the whole sequence, and the cached tokens before it.
+    /// Returns the number of tokens of a sequence that attention can see: the whole sequence, and the cached tokens
+    /// before it.
     pub(crate) fn seen_tokens(&self) -> u64 {
         self.full_sequence().saturating_add(self.serving.map_or(0, |pass| pass.cached))
     }
@@ -127,7 +129,7 @@ impl OperatorContext {
         collective_step(label, ParallelAxis::Context, Collective { kind, bytes, group })
     }
 
-    /// Returns the positions of a sequence on this device outside the split products.
+    /// Returns the number of positions of a sequence on this device outside the split products.
     pub(crate) fn local_sequence(&self) -> u64 {
         if self.sequence_parallel { self.sequence / u64::from(self.ranks) } else { self.sequence }
     }

@@ -146,7 +146,8 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let late = (!plan.lowering.weighted_experts).then_some(weights);
     let combined = add_combine(graph, shape, &dispatch, results, late);
     if shape.serving.is_some() && experts.shared.is_none() {
-        // The sum over devices of a shared expert includes the routed experts' results.
+        // With a shared expert, this sum is not needed: the sum of the shared expert's result over the devices includes
+        // the routed results.
         let sum = shape.sum_over_tensor_ranks("forward", graph.tensor_bytes(combined));
         graph.extend_forward_of_last(sum);
     }
@@ -287,8 +288,8 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     weights
 }
 
-/// The sum of a token's slots. Frameworks of single operations add the slots to their tokens atomically; all others
-/// sort the slots by token, and a kernel sums neighbours.
+/// Returns the function that sums a token's slots. Frameworks of single operations add the slots to their tokens
+/// atomically; all others sort the slots by token, and a kernel sums neighbours.
 fn choose_sum_of_slots(shape: &OperatorContext) -> ElementwiseFunction {
     if shape.composed { ElementwiseFunction::ScatterAdd } else { ElementwiseFunction::Scatter }
 }
@@ -419,7 +420,7 @@ impl GroupedProduct {
         outputs
     }
 
-    /// Returns the weights of all experts on this device.
+    /// Returns the number of weights of all experts on this device.
     fn weights(&self) -> u64 {
         self.experts.saturating_mul(self.widths.input).saturating_mul(self.widths.output)
     }

@@ -87,7 +87,7 @@ impl<'a> ScanCore<'a> {
         Self { plan, own, chunk, head_chunks: chunks(own.heads), group_chunks: chunks(own.groups) }
     }
 
-    /// Returns the numbers in the states of all chunks.
+    /// Returns the number of elements in the states of all chunks.
     fn state_numbers(&self) -> u64 {
         self.head_chunks.saturating_mul(self.own.head_dim * self.own.state)
     }
@@ -100,7 +100,7 @@ impl<'a> ScanCore<'a> {
         self.plan.shape.activation_bytes(self.group_chunks.saturating_mul(self.chunk * self.chunk))
     }
 
-    /// Returns the decays of all tokens and heads.
+    /// Returns the number of decays of all tokens and heads.
     fn decay_numbers(&self) -> u64 {
         self.plan.shape.tokens().saturating_mul(self.own.heads)
     }

@@ -12,7 +12,7 @@ impl Heads {
         shape.batch.saturating_mul(self.kv)
     }
 
-    /// Returns the query rows of one product: the positions of all query heads that share a key head.
+    /// Returns the number of query rows of one product: the positions of all query heads that share a key head.
     pub(crate) fn rows_per_product(self, shape: &OperatorContext) -> u64 {
         shape.sequence.saturating_mul(self.query / self.kv.max(1))
     }

@@ -81,7 +81,7 @@ fn add_block(
     };
     let normed = norm.add_norm(graph, shape, joint);
     let heads = plan.slice.attention_heads(model);
-    // The rotation follows the adapters.
+    // The rotation follows the adapters, so the products are made without it.
     let wide = Model { hidden: double, position: PositionEncoding::None, ..model.clone() };
     let mut qkv = SegmentPlan { model: &wide, ..*plan }.add_query_key_value(graph, heads, normed);
     held = held.plus(graph.share_parameters_since(mark));

@@ -705,8 +705,8 @@ impl SegmentPlan<'_> {
         x
     }
 
-    /// Builds the head and loss of another task. For one token per sequence, every device computes the same. For every
-    /// token, each device computes its own tokens.
+    /// Builds the head and loss of another task. If the head reads one token per sequence, every device computes all of
+    /// these tokens. If it reads every token, each device computes its own tokens.
     fn build_task_head(&self, mut graph: GraphBuilder, head: TaskHead, mut x: TensorId) -> OperatorGraph {
         let width = self.model.embedding_width;
         let every = head.tokens == HeadTokens::Every;

@@ -27,7 +27,7 @@ use sim::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 pub struct EfficiencyCurve(pub Vec<(f64, f64)>);
 
 impl EfficiencyCurve {
-    /// The fraction of the largest operations.
+    /// Returns the fraction that the largest operations achieve.
     #[must_use]
     pub fn largest_efficiency(&self) -> f64 {
         self.0.first().map_or(1.0, |(_, fraction)| *fraction)
@@ -126,7 +126,7 @@ impl CalculonSystem {
         read::read_system(text, file)
     }
 
-    /// The file's name without folders and extension.
+    /// Returns the file's name without folders and extension.
     #[must_use]
     pub fn name(&self) -> &str {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or(&self.file);

@@ -21,7 +21,7 @@ pub(super) const LARGEST_GIB: f64 = 1_048_576.0;
 const LARGEST_SIZE: f64 = 1e18;
 /// Smallest accepted capacity: about a kilobyte.
 const LEAST_GIB: f64 = 1e-6;
-/// Most endpoints of a cluster.
+/// Largest number of endpoints of a cluster.
 const MOST_ENDPOINTS: u64 = 1 << 20;
 /// Longest accepted latency of a network, in seconds.
 const LONGEST_LATENCY: f64 = 1.0;

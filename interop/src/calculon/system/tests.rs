@@ -69,7 +69,7 @@ fn operations_on_a_network_take_its_latency_once_and_a_ring_s_bytes() {
     near(time(CollectiveKind::AllReduce, 8, 1), 3e-6 + 2.0 * 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
     near(time(CollectiveKind::AllGather, 8, 1), 3e-6 + 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
     near(time(CollectiveKind::SendRecv, 2, 8), 9e-6 + 0.8 / (25.0 * 0.9));
-    // Its switches reduce, which sends less than a ring.
+    // The network's switches reduce, so an all-reduce sends less than on a ring.
     near(time(CollectiveKind::AllReduce, 64, 8), 9e-6 + 0.8 * (1.0 + 1.0 / 64.0) / (25.0 * 0.9));
 }
 
@@ -131,7 +131,7 @@ fn a_memory_without_end_is_the_largest_that_is_modelled() {
     assert_eq!(endless.list_unmodelled_of_chip()[0], note);
     assert_eq!(crate::import_chip(&text, "s.json").unwrap().notes, [note]);
     assert!(crate::import_chip(SYSTEM, "s.json").unwrap().notes.is_empty());
-    // The largest capacity itself is no such figure.
+    // A memory of exactly the largest modelled capacity does not count as endless.
     let largest = SYSTEM.replacen("\"GiB\": 64", "\"GiB\": 1048576", 1);
     assert!(CalculonSystem::from_json_str(&largest, "s.json").unwrap().list_endless_memories().is_empty());
     assert!(error("\"GiB\": 64", "\"GiB\": -1").starts_with("s.json: mem1.GiB = -1: must lie between 0 and "));

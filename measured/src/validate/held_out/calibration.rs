@@ -15,7 +15,7 @@ use step::{FittedRun, SoftwareStack};
 pub struct CalibratedStack {
     /// The stack with the fitted scalars and their sources.
     pub stack: SoftwareStack,
-    /// Rows in the file.
+    /// Number of rows in the file.
     pub rows: usize,
     /// The fitted quantities: step times, peaks of memory.
     pub parts: Vec<QuantityFit>,
@@ -26,7 +26,7 @@ pub struct CalibratedStack {
 pub struct QuantityFit {
     /// `iteration_s` or `peak_gib`.
     pub quantity: &'static str,
-    /// Rows with a measured value that can be predicted.
+    /// Number of rows with a measured value that can be predicted.
     pub rows: usize,
     /// Mean absolute error in percent with the stack's original scalars.
     pub before_pct: f64,

@@ -50,9 +50,9 @@ pub struct CalibratedFabric {
 /// The fit of a fabric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FabricFit {
-    /// Rows of the fabric that can be predicted.
+    /// Number of rows of the fabric that can be predicted.
     pub rows: usize,
-    /// Other rows of the file: of other fabrics, chips or libraries, or without a prediction.
+    /// Number of other rows of the file: of other fabrics, chips or libraries, or without a prediction.
     pub others: usize,
     /// The version or setting of the rows' communication library, if the fabric has its own figures for it. The
     /// document then describes the fabric under this library alone.
@@ -165,7 +165,7 @@ pub fn collective_residuals(path: &Path, options: &ValidateOptions) -> Result<Ve
     Ok(all)
 }
 
-/// The fitted fields of a fabric's document.
+/// Returns the fitted fields of a fabric's document.
 fn fitted_fields(document: &FabricDocument) -> Vec<FabricField> {
     let one = |(key, setting): (String, FieldValue)| {
         let (_, floor, least, most) = *FITTED.iter().find(|(name, ..)| key.rsplit('.').next() == Some(name))?;
@@ -357,7 +357,7 @@ mod tests {
     use sim::kernel::{Collective, CollectiveKind, RankGroup};
     use sim::units::Bytes;
 
-    /// The times of collectives on a node whose scalars differ from the built-in ones.
+    /// Returns a file with the times of collectives on the fabric `truth`, whose scalars differ from the built-in ones.
     fn measured(truth: &Fabric) -> String {
         let kinds = [("all_reduce", CollectiveKind::AllReduce), ("all_gather", CollectiveKind::AllGather)];
         let mut text =

@@ -76,9 +76,9 @@ impl MeasuredChip {
         of(&self.chip) == of(&other.chip)
     }
 
-    /// Returns the other chip from which somebody without measurements of this chip would take the scalars; `None` if
-    /// no chip runs kernels in the same way. It has rows of every kind of kernel of this chip, if any chip does. Among
-    /// such chips, its rates are the nearest.
+    /// Returns the chip whose scalars one would take if this chip had no measurements; `None` if no other chip runs
+    /// kernels in the same way. Chips with rows of every kind of this chip's kernels go first. The nearest rates decide
+    /// among them.
     fn find_most_similar<'a>(&self, chips: &'a [Self]) -> Option<&'a Self> {
         let mut others: Vec<&Self> =
             chips.iter().filter(|other| other.chip.name != self.chip.name && self.runs_kernels_like(other)).collect();
@@ -164,7 +164,7 @@ impl MeasuredChip {
         groups.into_values().flat_map(some).collect()
     }
 
-    /// ln(measured / predicted) of some rows on a chip.
+    /// Returns ln(measured / predicted) of some rows on a chip.
     fn errors_on_chip(&self, chip: &Accelerator, rows: &[usize]) -> Result<Vec<f64>, ValidateError> {
         let model = CostModel::new(chip.clone()).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
         let one = |row: &usize| {
@@ -175,7 +175,7 @@ impl MeasuredChip {
         Ok(rows.iter().map(one).collect())
     }
 
-    /// The kind of every row, as an index.
+    /// Returns the kind of every row, as an index.
     fn kinds_of_rows(&self) -> Vec<usize> {
         RowFolds::by_name(self.rows.iter().map(|kernel| kernel.kind().to_owned()).collect()).of
     }

@@ -173,7 +173,7 @@ fn units_of_stacks(
     Ok(units)
 }
 
-/// The stacks of the rows, by name.
+/// Returns the stacks of the rows, sorted by name.
 fn stacks_of_rows<'a>(
     measured: impl Iterator<Item = &'a MeasuredStep>,
     options: &ValidateOptions,
@@ -207,7 +207,7 @@ struct FoldJob {
 }
 
 impl FoldJob {
-    /// The folds of a scheme.
+    /// Returns the folds of a scheme, as jobs.
     fn jobs_of_scheme(scheme: usize, folds: &RowFolds) -> Vec<Self> {
         let split = |fold: usize| {
             let (inside, rest) = (0..folds.of.len()).partition(|m| folds.of[*m] == fold);
@@ -216,7 +216,7 @@ impl FoldJob {
         (0..folds.count).map(split).collect()
     }
 
-    /// The folds that leave enough rows.
+    /// Returns the folds that leave enough rows for a fit, as jobs.
     fn with_enough_rest(scheme: usize, folds: &RowFolds) -> Vec<Self> {
         Self::jobs_of_scheme(scheme, folds)
             .into_iter()
@@ -225,7 +225,7 @@ impl FoldJob {
     }
 }
 
-/// The next job and its index.
+/// Returns the next job and its index; `None` in place of the job if none is left.
 fn take_next_job<'a>(next: &AtomicUsize, jobs: &'a [FoldJob]) -> (usize, Option<&'a FoldJob>) {
     let at = next.fetch_add(1, Ordering::Relaxed);
     (at, jobs.get(at))
@@ -264,7 +264,7 @@ impl StackUnit<'_> {
         errors
     }
 
-    /// The scalars that the stacks of the unit share.
+    /// Returns the scalars with equal values in all stacks of the unit.
     fn shared_scalars(&self) -> Vec<StackScalar> {
         let alike = |scalar: &&StackScalar| {
             self.stacks.iter().all(|stack| scalar.value_in(stack) == scalar.value_in(&self.stacks[0]))

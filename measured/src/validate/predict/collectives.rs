@@ -77,7 +77,7 @@ fn collective_kind(row: &MeasuredRow<'_>) -> Result<CollectiveKind, RowFailure> 
     })
 }
 
-/// A number of devices or nodes.
+/// Returns a number of devices or nodes from the column `key`.
 fn device_count(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     u32::try_from(row.count(key)?).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
 }

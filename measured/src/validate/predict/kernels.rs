@@ -49,7 +49,7 @@ pub(in crate::validate) fn predict_kernel(
     Ok(vec![("measured_us", us)])
 }
 
-/// Returns the facts on which a prediction for a row of a chip rests.
+/// Returns the kernel of a row and the chip that ran it. They select the measured errors for the prediction's interval.
 pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
     let host = if timing_of_row(row)? == MeasurementClock::Host { " (host)" } else { "" };
     Ok(AloneFacts {
@@ -84,7 +84,7 @@ fn routine_of_row(row: &MeasuredRow<'_>, chip: &Accelerator, timing: Measurement
     Ok(routine)
 }
 
-/// The routine of the row, and the clock of its measurement.
+/// Returns the routine of the row, and the clock of its measurement.
 pub(super) fn routine_and_clock_of_row(
     row: &MeasuredRow<'_>,
     chip: &Accelerator,
@@ -93,7 +93,7 @@ pub(super) fn routine_and_clock_of_row(
     Ok((routine_of_row(row, chip, timing)?, timing))
 }
 
-/// The clock of the row's measurement.
+/// Returns the clock of the row's measurement.
 fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> {
     match row.text("timing")? {
         "device" => Ok(MeasurementClock::Device),

@@ -20,7 +20,7 @@ pub(in crate::validate) fn predict_memory(
     memory_of_run(prepared, row, &run)
 }
 
-/// Predicts the same values for a run that has been read from a row, and the reserved peak if the row has one.
+/// Predicts the peak and the outcome of a run that has been read from a row, and the reserved peak if the row has one.
 pub(in crate::validate) fn memory_of_run(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

@@ -65,7 +65,7 @@ impl PreparedInputs {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
-    /// Returns a value for the same files and the same forced stack, with nothing read yet.
+    /// Returns inputs with the same directories and the same forced stack, with nothing read yet.
     pub(super) fn with_nothing_read(&self) -> Self {
         Self {
             stacks: self.stacks.clone(),
@@ -103,7 +103,7 @@ impl PreparedInputs {
         self.engines.insert(engine.name.clone(), engine.clone());
     }
 
-    /// The steps predicted so far: the row's id and the parts of its time.
+    /// Returns the steps predicted so far: the row's id and the parts of its time.
     pub(super) fn into_steps(self) -> Vec<(String, StepTime)> {
         self.steps
     }
@@ -140,7 +140,7 @@ impl PreparedInputs {
         std::mem::take(&mut self.assumed)
     }
 
-    /// The fabric with its figures for the chip.
+    /// Returns the fabric with its figures for the chip.
     fn fabric_of_chip(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
         let hardware = self.hardware.as_deref();
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
@@ -150,7 +150,7 @@ impl PreparedInputs {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
-    /// The fabric under the version or setting of the communication library in a measurement.
+    /// Returns the fabric under the version or setting of the communication library in a measurement.
     fn fabric_under_library(&mut self, name: &str, chip: &str, software: &str) -> Result<Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), format!("{chip}\u{0}{software}"))).or_insert_with(|| {
             let fabric = Fabric::built_in_under_software(name, chip, software);
@@ -159,7 +159,7 @@ impl PreparedInputs {
         prepared.clone().map_err(RowFailure::Unpredictable)
     }
 
-    /// The cost model of the chip.
+    /// Returns the cost model of the chip.
     fn cost_model(&mut self, chip: &str) -> Result<&CostModel, RowFailure> {
         let prepared = self.models.entry(chip.into()).or_insert_with(|| {
             let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
@@ -168,7 +168,7 @@ impl PreparedInputs {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
-    /// The modelled area of the chip.
+    /// Returns the modelled area of the chip.
     fn modelled_area(&mut self, chip: &str) -> Result<&AreaBreakdown, RowFailure> {
         let prepared = self.areas.entry(chip.into()).or_insert_with(|| {
             let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
@@ -198,7 +198,7 @@ impl PreparedInputs {
         self.with_options.get(name).map_or(name, |(base, _)| base)
     }
 
-    /// The stack that the chip's file names as usual.
+    /// Returns the stack that the chip's file names as usual.
     fn usual_stack_of_chip(&mut self, row: &MeasuredRow<'_>, chip: &str) -> Result<SoftwareStack, RowFailure> {
         if !self.usual.contains_key(chip) {
             let accelerator = self.cost_model(chip)?.accelerator();
@@ -209,7 +209,7 @@ impl PreparedInputs {
         usual.map_err(|why| row.row_fault("stack", &why, "give the row a column `framework` or `stack`"))
     }
 
-    /// The chip under a software stack.
+    /// Returns the kernel times of the chip under a software stack.
     fn chip_under_stack(&mut self, chip: &str, stack: &str) -> Result<&mut ChipTimes, RowFailure> {
         let prepared = self.chips.entry((chip.into(), stack.into())).or_insert_with(|| {
             let known = self.with_options.get(stack);

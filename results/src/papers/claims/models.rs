@@ -204,7 +204,7 @@ mod tests {
     fn names_give_models_of_their_size() {
         let billions = |model: &Model| (model.parameters() as f64 / 1e9 * 100.0).round() / 100.0;
         let named = |family, name: &str| models_of_claim(family, name, &[]).map(|models| billions(&models[0]));
-        // Touvron et al. 2023, table 2: 6.7, 13.0, 32.5 and 65.2 billion.
+        // Parameters by Touvron et al. 2023, table 2: 6.7, 13.0, 32.5 and 65.2 billion.
         assert_eq!(
             ["7B", "13B", "30B", "65B"].map(|size| named(None, &format!("LLaMA-{size}")).unwrap()),
             [6.74, 13.02, 32.53, 65.29]

@@ -24,13 +24,15 @@ fn other_sizes_of_a_paper_are_computed_like_those_of_the_reference() {
          LOMO,LLaMA-13B,-,s=512 b=8 LOMO,params/grads/states,24.24 / 0.31 / 0,GB(GiB),x,x\n\
          GaLore,LLaMA-1B,estimate bf16,Full-Rank / GaLore,weights+optimizer,,GB,x,x\n",
     );
-    // 40 layers with four matrices of 5120 x 5120, three of 5120 x 13824 and two norms; embedding and head with 32000
-    // rows; a norm: 13,015,864,320 parameters, in 2, 2 and 12 bytes. The largest matrix is the embedding's.
+    // LLaMA-13B has 40 layers with four matrices of 5120 x 5120, three of 5120 x 13824 and two norms. With embedding
+    // and head of 32000 rows and a last norm, these are 13,015,864,320 parameters. With AdamW, each has 2 bytes of
+    // weights, 2 of gradients and 12 of states. LOMO holds the gradient of one matrix; the largest is the embedding's.
     assert_eq!(40 * (4 * 5120 * 5120 + 3 * 5120 * 13_824 + 2 * 5120) + 2 * 32_000 * 5120 + 5120, 13_015_864_320_u64);
     assert_eq!(all[0].predicted, "24.24 / 24.24 / 145.5");
     assert!(all[0].error_pct.unwrap() < 0.1, "{:?}", all[0]);
     assert_eq!(all[1].predicted, "24.24 / 0.3052 / 0");
-    // Without a value the claim is still predicted, without an error. 1.339 billion parameters in 6 bytes.
+    // A claim without a value is predicted, but has no error. Weights and states of 1.339 billion parameters take 6
+    // bytes each.
     let (full, projected) = all[2].predicted.split_once(" / ").unwrap();
     assert!((full.parse::<f64>().unwrap() - 1.339 * 6.0 / 1.0737).abs() < 0.01, "{full}");
     assert!(projected.parse::<f64>().unwrap() < full.parse::<f64>().unwrap());

@@ -243,8 +243,9 @@ mod tests {
         }
     }
 
-    /// By hand: of (100, 10), (80, 5), (70, 8), (100, 12), (60, 4) and (90, 10) the third has less of both than the
-    /// second, the fourth no more than the first, and the last is as fast as the first up to rounding.
+    /// Points are (tokens/s per device, ms per token). (70, 8) is worse than (80, 5) in both, and (100, 12) is slower
+    /// than (100, 10). (90, 10 - 1e-8) is as fast as (100, 10) up to rounding, with fewer tokens/s. The front has the
+    /// other three.
     #[test]
     fn a_front_holds_what_nothing_exceeds_for_each_chip() {
         let own = [(100.0, 10.0), (80.0, 5.0), (70.0, 8.0), (100.0, 12.0), (60.0, 4.0), (90.0, 10.0 - 1e-8)];

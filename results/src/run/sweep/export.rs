@@ -123,7 +123,7 @@ impl ExportColumns {
     }
 }
 
-/// The columns of a design that exports include, with their indices.
+/// Returns the columns of a design that exports include, with their indices.
 fn design_columns() -> impl Iterator<Item = (usize, &'static StoreColumn)> {
     DesignRow::COLUMNS.iter().enumerate().filter(|(_, column)| !OWN.contains(&column.name))
 }
@@ -149,7 +149,8 @@ impl SummaryBuilder {
             *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
         }
         let Some(value) = objective_value(self.aim, design) else { return };
-        // Only the fastest plan of a design is kept. The factor `proven` bounds the gain from a better schedule.
+        // The row has only the design's fastest plan, whose schedule may be improved. Its step is at least `proven`
+        // times as long.
         let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
         let along = |axis: FrontAxis| match axis {

@@ -43,7 +43,7 @@ impl CombinationOutcome {
         Self::NoChip,
     ];
 
-    /// The name used in files.
+    /// Returns the name used in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

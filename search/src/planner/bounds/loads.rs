@@ -18,12 +18,12 @@ pub(crate) struct PassLoads {
     pub layer: f64,
     /// The head.
     pub head: f64,
-    /// The same three, if gradients of weights are separate passes.
+    /// The embedding, one layer and the head, if gradients of weights are separate passes.
     pub apart: [PassSeconds; 3],
     /// Lower bound on the further seconds of every chunk: forward and backward.
     pub chunk: [f64; 2],
-    /// Lower bound on the further seconds of an inner chunk, which replaces `chunk`: once, and for each layer; both
-    /// forward and backward.
+    /// Lower bound on the further seconds of an inner chunk, if it exceeds `chunk`: a constant part, and a part per
+    /// layer. Each is (forward, backward).
     pub between: [[f64; 2]; 2],
     /// Lower bounds in seconds on the exposed time of a send between chunks, and on the further time of all sends
     /// between more distant devices.
@@ -278,7 +278,8 @@ impl PassLoads {
         Some(Reverse(BoundedSplit { bound, fine: false, split, once: late + update }))
     }
 
-    /// Also bounds a split by paths through its schedule. `None` if it certainly does not fit.
+    /// Bounds a split by paths through its schedule too, after [`Self::bound_coarsely`]. `None` if the split certainly
+    /// does not fit.
     fn bound_finely(&self, coarse: BoundedSplit, plan: &TrainingPlan, rest: &impl SplitCosts) -> Option<BoundedSplit> {
         if !rest.may_fit(coarse.split) {
             return None;

@@ -147,7 +147,7 @@ impl PreparedJob<'_> {
         self.fastest_plan_with_kernels(&mut ChipKernels::new(self, chip)?, cutoff)
     }
 
-    /// [`Self::fastest_plan`] with cached kernel times of the chip.
+    /// As [`Self::fastest_plan`], with cached kernel times of the chip.
     ///
     /// # Errors
     /// As [`Self::fastest_plan`].

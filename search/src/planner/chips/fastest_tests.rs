@@ -88,12 +88,13 @@ proptest! {
             mixes: case.mixes.then_some(MixKind::PerStage),
             ..PlanSpace::default()
         };
-        // Several plans with policies by stage may tie.
+        // Plans with policies by stage may tie, so only their times are compared.
         let same = |a: &RankedPlan, b: &RankedPlan| {
             let [a_s, b_s] = [a, b].map(|plan| plan.time.total.0);
             if case.mixes { (a_s - b_s).abs() <= 1e-9 * b_s } else { a == b }
         };
-        // Those that the framework documents, as far as there are any; with plans that it cannot run.
+        // The plans that the framework documents; all plans if it discourages none or all of them. Plans that it cannot
+        // run are included.
         let documented = space.documented(&job).unwrap_or(space.clone());
         let listed = search_once(&job, &documented, 1, PlanWatch::NONE).unwrap();
         let prepared = PreparedJob::new(job, &space).unwrap();
@@ -108,13 +109,14 @@ proptest! {
                 let fine = prepared.fine_bound(&mut kernels, f64::INFINITY).0;
                 prop_assert!(coarse <= buffered && buffered <= seconds, "{} {} {}", coarse, buffered, seconds);
                 prop_assert!(coarse <= fine && fine <= seconds, "{} {} {}", coarse, fine, seconds);
-                // Just below its time there is no plan; just above, it is found.
+                // With a cutoff just below the fastest plan's time, no plan is found. With one just above, this plan is
+                // found.
                 let below = prepared.fastest_plan(&chip, seconds * (1.0 - 1e-6)).unwrap();
                 prop_assert!(matches!(below, FastestPlan::Beaten(bound) if bound.0 <= seconds), "{} {:?}", seconds, below);
                 let again = prepared.fastest_plan(&chip, seconds * (1.0 + 1e-6)).unwrap();
                 prop_assert!(matches!(again, FastestPlan::Plan(plan, _) if same(&plan, &fastest)));
-                // With a tolerance it is slower by at most the tolerance, and its proven bound is no better than what
-                // is found.
+                // With a tolerance, the plan found is slower by at most the tolerance. Its proven lower bound is at
+                // most the time of the fastest plan.
                 drop(kernels);
                 let FastestPlan::Plan(near, status) = prepared.with_split_tolerance(0.02).fastest_plan(&chip, f64::INFINITY).unwrap() else {
                     return Err(TestCaseError::fail("no plan with a tolerance"));
@@ -132,12 +134,12 @@ proptest! {
     }
 }
 
-/// One model on the chips of a study, on two fabrics.
+/// Runs a test with one model's job on each of two fabrics, for chips of a study.
 fn on_two_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     on_fabrics(&["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap()), test);
 }
 
-/// One model on the chips of a study, on the given fabrics.
+/// Runs a test with one model's job on each of the given fabrics, for chips of a study.
 fn on_fabrics(fabrics: &[Fabric], test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     let model = Model::load("mixtral-8x7b").unwrap();
     let stack = SoftwareStack::load("ideal").unwrap();

@@ -14,19 +14,19 @@ use workloads::ActivationPolicy;
 /// The proven distance of a group's best plan from the optimum.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupFastest {
-    /// The policies under which another order of kernels may make passes faster, by index.
+    /// Indices of the policies under which another order of kernels may make passes faster.
     pub open: Vec<usize>,
     /// The largest possible gain of a better plan, as a fraction of its time, if passes take the times found.
     pub gap: f64,
 }
 
-/// A search among a job's prepared plans for those that fit the chip's memory.
+/// Makes a search among a job's prepared plans for those that fit the chip's memory.
 pub(crate) fn search_in_memory<'s>(prepared: &'s PreparedJob<'_>, job: &'s Job<'s>, chip: ChipTimes) -> PlanSearch<'s> {
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
     PlanSearch { evaluator, factors: Some(prepared.factors_of(job)), ..search_without_memory(prepared, job, chip) }
 }
 
-/// A search among a job's prepared plans without a memory limit.
+/// Makes a search among a job's prepared plans without a memory limit.
 pub(crate) fn search_without_memory<'s>(
     prepared: &'s PreparedJob<'_>,
     job: &'s Job<'s>,
@@ -56,7 +56,7 @@ pub(crate) fn search_without_memory<'s>(
 
 /// A group's policies after their plans were evaluated.
 struct EvaluatedPolicies {
-    /// The policies under which another order of kernels may make passes faster, by index.
+    /// Indices of the policies under which another order of kernels may make passes faster.
     unproven: Vec<usize>,
     /// The loads by policy; `None` if the policy was skipped or has no shape.
     loads: Vec<Option<PassLoads>>,

@@ -61,7 +61,7 @@ impl PartialEq for QueuedGroup {
 
 impl Eq for QueuedGroup {}
 
-/// A group under whose policies, by index, another order of kernels may make passes faster.
+/// A group, with the indices of the policies under which another order of kernels may make passes faster.
 pub(crate) struct UnprovenGroup {
     pub lot: usize,
     pub policies: Vec<usize>,
@@ -242,7 +242,8 @@ impl<'c> ChipKernels<'c> {
         let Some(first) = all.first() else { return Seconds::ZERO };
         if first.is_scheduled() {
             let cores = self.cores;
-            // Before its kernels are mapped, a box of chips is bounded by the chip with the most cores.
+            // Before kernels are mapped, the chip with the most cores bounds a box of chips. The chain bound may fall
+            // with fewer cores, so it is left out then.
             let chains = fidelity == Fidelity::Mapped;
             return program.least_ticks(&cores, chains, |kernel| self.least_scheduled_seconds(all, kernel, fidelity));
         }
@@ -290,8 +291,8 @@ pub(crate) struct OnChip<'p, 'k, 'c> {
 }
 
 impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
-    /// `job` is the prepared job on the chip of `kernels`. `all` are this job and its counterparts on other fabrics,
-    /// any of which may be the real one. `known` are bounds on its groups.
+    /// Queues all groups of the prepared job with their bounds in `known`. `job` is the same job on the chip of
+    /// `kernels`. `all` are this job and its counterparts on other fabrics, any of which may be the real one.
     pub fn new(
         prepared: &'p PreparedJob<'p>,
         all: &'p [&'p PreparedJob<'p>],

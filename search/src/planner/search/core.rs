@@ -25,7 +25,8 @@ pub(crate) const SPARE: usize = 16;
 /// A prepared search over plans.
 pub(crate) struct PlanSearch<'a> {
     pub job: &'a Job<'a>,
-    /// For what does not depend on the memory. [`Self::evaluator_of`] knows the memory of a plan.
+    /// The evaluator for figures that do not depend on the memory. [`Self::evaluator_of`] returns one with the memory
+    /// that a plan may fill.
     pub evaluator: Evaluator<'a>,
     /// The factors on the peaks of plans that must fit; `None` without a memory limit.
     pub factors: Option<Arc<PeakFactors>>,
@@ -68,15 +69,15 @@ pub(crate) struct EvaluatedGroups {
     pub loads: Vec<Vec<Option<PassLoads>>>,
 }
 
-/// The least share of all devices' work by pair of a group ([`PlanSearch::least_shares_of_group`]). Pairs with a share
-/// of `most` or more are pruned.
+/// The least shares of all devices' work ([`PlanSearch::least_shares_of_group`]), one for each of a group's pairs of
+/// division and micro-batches. Pairs with a share of `most` or more are pruned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkShares<'a> {
     pub by_pair: &'a [f64],
     pub most: f64,
 }
 
-/// Data that plans of a division share.
+/// Degree costs and lower bounds that all plans of a division share.
 #[derive(Debug, Clone)]
 pub(crate) struct DivisionBounds {
     pub degrees: Result<DegreeCosts, StepError>,
@@ -234,7 +235,8 @@ impl<'a> PlanSearch<'a> {
         PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
     }
 
-    /// The [`least_share_of_work`] of each of a group's pairs: the least over the pair's schedules.
+    /// Returns the [`least_share_of_work`] of each of a group's pairs of division and micro-batches: the least over the
+    /// division's schedules.
     pub fn least_shares_of_group(&self, at: GroupPlace) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
             let division = &self.families[at.family as usize].divisions[place];
@@ -244,7 +246,7 @@ impl<'a> PlanSearch<'a> {
         self.group_of(at).pairs.iter().map(least).collect()
     }
 
-    /// Evaluates the plans of a group under one policy. `plan` and `at` are any one of them.
+    /// Evaluates the plans of a group under one policy. `plan` is any of them, and `at` has its indices.
     pub fn evaluate_policy(
         &self,
         chip: &ChipTimes,
@@ -309,7 +311,7 @@ impl<'a> PlanSearch<'a> {
         &self.families[place.family as usize].lots[place.lot as usize]
     }
 
-    /// A plan by its indices.
+    /// Makes a plan from its indices.
     pub fn plan_of(&self, c: PlanCandidate) -> TrainingPlan {
         let family = &self.families[c.family as usize];
         let (lot, division): (&PlanGroup, usize) = (&family.lots[c.lot as usize], c.division as usize);
@@ -390,8 +392,8 @@ impl<'a> PlanSearch<'a> {
     }
 }
 
-/// Sends between stages, by their key besides the shape: the distance between stages, the number of stages, and the
-/// data-parallel degree.
+/// Costs of sends between stages under one shape. Their key is the distance between stages, the number of stages, and
+/// the data-parallel degree.
 #[derive(Default)]
 struct KnownSends(Vec<([u32; 3], PipelineSends)>);
 

@@ -108,8 +108,9 @@ impl PlanSearch<'_> {
         at
     }
 
-    /// The method for a plan whose closed form is a lower bound. With a smaller share of input gradients in the
-    /// backward pass, a simulated schedule can defer more work while it waits for inputs.
+    /// Returns the method for a plan whose closed form is a lower bound. If a schedule splits the backward pass, lower
+    /// bounds on kernel times do not suffice to simulate it. The true share of input gradients may be smaller, and the
+    /// schedule then defers more work while it waits for inputs.
     pub(crate) fn timing_method(&self, shape: &PlanShape, schedule: PipelineSchedule) -> TimingMethod {
         match self.chip.fidelity() {
             _ if !schedule.splits_backward() => TimingMethod::Played,
@@ -120,8 +121,8 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The time of a plan whose closed form `closed` is only a lower bound; itself a lower bound if the chip's fidelity
-    /// is not exact.
+    /// Times a plan whose closed form `closed` is only a lower bound. The result is also a lower bound if the chip's
+    /// fidelity is not exact.
     ///
     /// # Errors
     /// A pipeline that the schedule cannot run.

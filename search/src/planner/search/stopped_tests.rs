@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use step::MixKind;
 use workloads::ZeroStage;
 
-/// The answer of a search that is stopped after `asks` questions, and how many it asked.
+/// Stops a search after `asks` calls of its stop function. Returns its answer and the number of calls.
 fn stopped_after(asks: usize, job: &Job<'_>, space: &PlanSpace) -> (PlanAnswer, usize) {
     let asked = AtomicUsize::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= asks;
@@ -19,7 +19,8 @@ fn stopped_after(asks: usize, job: &Job<'_>, space: &PlanSpace) -> (PlanAnswer, 
     (answer, asked.into_inner())
 }
 
-/// Stops a search everywhere between its start and its end. Returns how many stops had found a plan.
+/// Stops a search at 24 moments between its start and its end, and checks its claims. Returns the number of stops after
+/// a plan was found.
 fn holds_wherever_it_stops(space: &PlanSpace) -> usize {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 16, 4096);

@@ -142,7 +142,7 @@ impl BaseDies {
 }
 
 impl SramArray {
-    /// A memory of a chip as a scratchpad. Its ports share its bandwidth.
+    /// Returns a memory of a chip as a scratchpad. Its ports share its bandwidth.
     fn of_level(level: &MemoryLevel, clock: Hertz, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -159,7 +159,7 @@ impl SramArray {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
 
-    /// A core's accumulators, which are read and written in the same cycle.
+    /// Returns a core's accumulators, which are read and written in the same cycle.
     fn of_accumulators(memory: &AccumulatorMemory) -> Self {
         let capacity_kib = memory.capacity.as_f64() / 1024.0;
         let bytes_per_cycle = memory.read_bytes_per_cycle.max(memory.write_bytes_per_cycle);
@@ -179,8 +179,8 @@ impl SramArray {
 
 impl Floorplan {
     /// Returns the floorplan of a chip that has not been built, for searches beyond PHAZE's tables: a TPU-like die at
-    /// `node`. It has exactly the accelerator's cores and memories, one HBM2 stack per 307 GB/s (the constant's nominal
-    /// value), and `links` chip-to-chip links.
+    /// `node`. It has exactly the accelerator's cores and memories, one HBM2 stack per 307 GB/s (the nominal
+    /// `hbm.hbm2.stack_rate`), and `links` chip-to-chip links.
     #[must_use]
     pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
         let on_chip = |scope, name: &str| {
@@ -304,7 +304,7 @@ impl Floorplan {
         for memory in self.core_memory.iter().chain(&self.chip_memory) {
             let key = format!("area.{}", memory.name);
             let range = 1.0 / 1024.0..=limits::LARGEST_MEMORY as f64 / 1024.0;
-            // A memory of capacity zero is none.
+            // A memory of capacity zero counts as absent.
             if memory.capacity_kib != 0.0 && !range.contains(&memory.capacity_kib) {
                 let limit = limits::describe_range(*range.start(), *range.end());
                 faults.push(FileFault::new(
@@ -381,7 +381,7 @@ mod tests {
     use crate::units::Bytes;
     use proptest::prelude::*;
 
-    /// A floorplan with one figure increased; `which` is the figure's number.
+    /// Returns a floorplan with one figure increased; `which` is the figure's number.
     fn grown(floorplan: &Floorplan, which: usize) -> Floorplan {
         let mut larger = floorplan.clone();
         match which {

@@ -32,8 +32,8 @@ fn read_coefficients() -> Result<&'static Coefficients, AreaError> {
 }
 
 impl Coefficients {
-    /// A memory's area in um^2: the table's row, linear between rows and beyond the last, and the first row's area
-    /// below it.
+    /// Returns a memory's area in um^2: the table's row, linear between rows and beyond the last, and the first row's
+    /// area below it.
     fn sram_area(&self, capacity: Bytes) -> f64 {
         let size = capacity.as_f64() / 1024.0;
         let at = |row: &SramRow| row.capacity_kib as f64;
@@ -49,7 +49,7 @@ impl Coefficients {
     }
 }
 
-/// The area of an accelerator: arrays, lanes and every memory on the die.
+/// Returns the area of an accelerator: arrays, lanes and every memory on the die.
 pub(super) fn phaze_area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
     let table = read_coefficients()?;
     let square = |um2: f64| SquareMillimeters(um2 * 1e-6);

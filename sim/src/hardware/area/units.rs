@@ -41,7 +41,7 @@ pub fn sram_area(
     )
 }
 
-/// Significand bits of a type, hidden bit included; an integer's bits.
+/// Returns the significand bits of a type, hidden bit included; for an integer type, all its bits.
 fn significand_bits(data_type: DataType) -> f64 {
     match data_type {
         DataType::Fp32 => 24.0,
@@ -52,7 +52,8 @@ fn significand_bits(data_type: DataType) -> f64 {
     }
 }
 
-/// Transistors of a multiply-accumulate unit: the multiplier's squared bits, the accumulator's bits, registers.
+/// Returns the number of transistors of a multiply-accumulate unit: the multiplier's squared bits, the accumulator's
+/// bits, registers.
 fn multiply_accumulate_transistors(
     constants: &Constants,
     squared_bits: f64,
@@ -64,24 +65,24 @@ fn multiply_accumulate_transistors(
     (area.multiplier_bit * squared_bits + accumulator + registers * area.register_bit) * area.datapath_overhead
 }
 
-/// Transistors of a fused multiply-add of scalars with this significand and word, both in bits.
+/// Returns the number of transistors of a fused multiply-add of scalars with this significand and word, both in bits.
 fn fused_multiply_add_transistors(constants: &Constants, significand: f64, word: f64) -> f64 {
     multiply_accumulate_transistors(constants, significand * significand, significand, 3.0 * word)
 }
 
-/// Transistors of a 32-bit integer unit: multiplier and registers.
+/// Returns the number of transistors of a 32-bit integer unit: multiplier and registers.
 fn integer_unit_transistors(constants: &Constants) -> f64 {
     let area = &constants.area;
     (area.integer_multiplier_bit * 32.0 * 32.0 + 3.0 * 32.0 * area.register_bit) * area.datapath_overhead
 }
 
-/// Transistors of the lanes and the control of one core, in millions.
+/// Returns the number of transistors of the lanes and the control of one core, in millions.
 pub(in super::super) fn running_megatransistors(constants: &Constants, plan: &Floorplan) -> f64 {
     (vector_transistors(constants, plan) + f64::from(plan.control_lanes) * constants.area.control_lane) * 1e-6
 }
 
-/// Transistors of a core's arrays. A cell has the multiplier of the type that needs the most squared bits; narrower
-/// types share it. Systolic cells and dot products have the same parts.
+/// Returns the number of transistors of a core's arrays. A cell has the multiplier of the type that needs the most
+/// squared bits; narrower types share it. Systolic cells and dot products have the same parts.
 fn array_transistors(constants: &Constants, accelerator: &Accelerator) -> f64 {
     let tensor = &accelerator.tensor;
     let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
@@ -144,8 +145,8 @@ impl Floorplan {
         (phys, controllers + SquareMillimeters(f64::from(self.pcie_lanes) * lane + die_to_die))
     }
 
-    /// Area of the on-chip networks of all dies. The wires of a die's network grow with the square of its width. The
-    /// network joins the die's own cores; the links between dies carry the rest (`BuildRule::DieToDie`).
+    /// Returns the area of the on-chip networks of all dies. The wires of a die's network grow with the square of its
+    /// width. The network joins the die's own cores; the links between dies carry the rest (`BuildRule::DieToDie`).
     fn network_area(&self, constants: &Constants) -> SquareMillimeters {
         let dies = f64::from(self.dies.max(1));
         let width = f64::from(self.cores) / dies * self.network_port_bytes_per_cycle;
@@ -203,19 +204,19 @@ impl Floorplan {
         parts
     }
 
-    /// Transistors of a core's share of the units for transcendental functions.
+    /// Returns the number of transistors of a core's share of the units for transcendental functions.
     fn transcendental_transistors(&self, accelerator: &Accelerator) -> f64 {
         let (constants, vector) = (&accelerator.constants, &accelerator.vector);
         let units = vector.transcendentals_per_cycle * f64::from(vector.cores) / f64::from(self.cores.max(1));
         units * constants.area.transcendental_unit * fused_multiply_add_transistors(constants, 24.0, 32.0)
     }
 
-    /// Area of placed and routed logic.
+    /// Returns the area of placed and routed logic.
     fn logic_area(&self, constants: &Constants, transistors: f64) -> SquareMillimeters {
         SquareMillimeters(transistors * 1e-6 / constants.process.logic_density.at_node(self.node))
     }
 
-    /// Area of logic whose area is known at 7 nm.
+    /// Returns the area of logic whose area is known at 7 nm.
     fn shrunk_logic_area(&self, constants: &Constants, mm2_at_7nm: f64) -> SquareMillimeters {
         let density = &constants.process.logic_density;
         SquareMillimeters(mm2_at_7nm * density.at_node(ProcessNode::N7) / density.at_node(self.node))
@@ -223,7 +224,7 @@ impl Floorplan {
 }
 
 impl super::SramArray {
-    /// Area of the bits of all instances, with their periphery.
+    /// Returns the area of the bits of all instances, with their periphery.
     fn area_at_node(&self, constants: &Constants, node: ProcessNode) -> SquareMillimeters {
         let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
         sram_area(constants, node, capacity, self.ports, self.bytes_per_cycle) * f64::from(self.count)

@@ -17,12 +17,12 @@ pub struct KernelConstants {
     attention_backward: f64,
     /// Microseconds to launch a layer of experts.
     pub experts_launch: f64,
-    /// Start and end of a tile of a group, over a single product's.
+    /// Ratio of the time to start and end a tile of grouped products to that of a single product.
     pub group_tile: f64,
 }
 
 impl KernelConstants {
-    /// Lane cycles of a score of attention.
+    /// Returns the lane cycles of a score of attention.
     #[must_use]
     pub fn cycles_of_score(&self, direction: Direction) -> f64 {
         match direction {

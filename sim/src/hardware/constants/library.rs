@@ -14,31 +14,31 @@ pub struct LibraryConstants {
     pub memory_ramp: f64,
     /// Exposed fraction of the shorter of computing and moving.
     pub exposed: f64,
-    /// Power of the device's memory at its peak, over the chip's dynamic power.
+    /// Power of the device's memory at its peak, as a fraction of the chip's dynamic power.
     pub memory_power: f64,
     /// Fraction of the shared cache that holds data from the previous run.
     pub cache_held: f64,
-    /// Fraction of peak that power allows 8-bit products, over 16-bit ones.
+    /// Ratio of the fraction of peak that power allows 8-bit products to that of 16-bit products.
     pub narrow_power: f64,
-    /// Load width of single products with unaligned rows, over a full vector.
+    /// Load width of single products with unaligned rows, as a fraction of a full vector.
     pub unaligned_loads: f64,
     /// Microseconds to launch the quantisation of an input.
     pub quantise: f64,
     /// Bytes that quantising moves per number.
     pub quantise_bytes: f64,
-    /// Traffic of tokens between the kernels of experts, over one crossing each.
+    /// Traffic of tokens between the kernels of experts, as a multiple of one crossing of the device's memory each.
     pub experts_passes: f64,
     /// Microseconds of a row's own wait, beyond a kernel's floor.
     pub row_wait: f64,
-    /// Rate of products between softmaxes, over the arrays' peak.
+    /// Rate of products between softmaxes in a serving library's kernel, as a fraction of the arrays' peak.
     pub attention_issue: f64,
     /// Exposed fraction of the shorter of products and softmax.
     pub attention_exposed: f64,
-    /// The same rate of a training library's kernel.
+    /// Rate of products between softmaxes in a training library's forward kernel, as a fraction of the arrays' peak.
     pub training_attention_issue: f64,
-    /// Exposed fraction of a training library's kernel in the forward pass.
+    /// Exposed fraction of the shorter of products and softmax in a training library's forward kernel.
     pub training_attention_exposed: f64,
-    /// The same rate in the backward pass.
+    /// Rate of products in a training library's backward kernel, as a fraction of the arrays' peak.
     pub backward_attention_issue: f64,
     /// Microseconds to launch context attention.
     pub context_launch: f64,
@@ -52,8 +52,9 @@ pub struct LibraryConstants {
     pub decode_head: f64,
     /// Microseconds to start and end a group's stream.
     pub decode_group: f64,
-    /// Rate of keys and values into a core, over a product's operands.
+    /// Rate of keys and values into a core, as a fraction of the rate of a product's operands.
     pub decode_read: f64,
-    /// Achieved bandwidth of a long stream of keys, over a product's operands.
+    /// Achieved bandwidth of a long stream of keys from the device's memory, as a fraction of that of a product's
+    /// operands.
     pub decode_stream: f64,
 }

@@ -43,9 +43,9 @@ pub struct Constants {
     pub energy: EnergyConstants,
     /// `manufacturing.toml`: prices and yield.
     pub manufacturing: ManufacturingConstants,
-    /// `package.toml`: what can be built.
+    /// `package.toml`: limits on chips that can be built.
     pub package: PackageConstants,
-    /// `efficiency.toml`: how far chips of a family get.
+    /// `efficiency.toml`: the fractions of their peaks that chips of a family reach.
     pub efficiency: EfficiencyConstants,
     /// `kernel.toml`: work of kernels.
     pub kernel: KernelConstants,

@@ -25,8 +25,8 @@ impl Constants {
         }
     }
 
-    /// The clock to which [`Self::energy_at_node`] refers. `None` for planar nodes: their energies hold at the nominal
-    /// voltage (45 nm: 0.9 V), which every chip here has.
+    /// Returns the clock to which [`Self::energy_at_node`] refers. `None` for planar nodes: their energies hold at the
+    /// nominal voltage (45 nm: 0.9 V), which every chip here has.
     fn reference_clock(&self, node: ProcessNode) -> Option<Hertz> {
         let clock = self.energy.reference_clock * 1e6;
         match node {

@@ -21,7 +21,7 @@ pub struct NodeValues {
 }
 
 impl NodeValues {
-    /// The value of a node.
+    /// Returns the value of a node.
     #[must_use]
     pub fn at_node(&self, node: ProcessNode) -> f64 {
         match node {
@@ -45,13 +45,14 @@ impl NodeValues {
 pub struct ProcessConstants {
     /// Transistors per mm^2 that a large accelerator reaches, in millions.
     pub logic_density: NodeValues,
-    /// Area of an SRAM bit over 7 nm's.
+    /// Area of an SRAM bit, relative to 7 nm.
     pub sram_scale: NodeValues,
-    /// Lowest operating voltage over the voltage at the highest clock.
+    /// Lowest operating voltage, relative to the voltage at the node's reference clock; for planar nodes relative to
+    /// the voltage at the designed clock.
     pub voltage_floor: NodeValues,
-    /// Voltage over designed voltage is (clock over designed clock) to this power.
+    /// Exponent of the voltage: (voltage / designed voltage) = (clock / designed clock) to this power.
     pub voltage_exponent: f64,
-    /// Lowest clock over the designed one.
+    /// Lowest clock, as a fraction of the designed clock.
     pub lowest_clock_fraction: f64,
     /// W per mm^2 of a powered die.
     pub leakage: NodeValues,
@@ -67,7 +68,7 @@ pub struct AreaConstants {
     pub accumulator: f64,
     /// Transistors of a pipeline register's bit.
     pub register_bit: f64,
-    /// Transistors of a placed arithmetic unit over those of its parts.
+    /// Ratio of the transistors of a placed arithmetic unit to those of its parts.
     pub datapath_overhead: f64,
     /// Transistors of an integer multiplier per squared bit.
     pub integer_multiplier_bit: f64,
@@ -85,7 +86,7 @@ pub struct AreaConstants {
     pub transcendental_unit: f64,
     /// um^2 at 7 nm of a bit of one port in a large array.
     pub sram_bit: f64,
-    /// Periphery's area over the bits' area, times the square root of the capacity in KiB.
+    /// Ratio of the periphery's area to the bits' area, times the square root of a bank's capacity in KiB.
     pub sram_periphery: f64,
     /// Bytes per cycle of a bank's port.
     pub bank_width: f64,
@@ -131,7 +132,7 @@ pub struct HbmConstants {
 }
 
 impl HbmConstants {
-    /// The constants of a generation's stacks.
+    /// Returns the constants of a generation's stacks.
     #[must_use]
     pub fn of_generation(&self, generation: HbmGeneration) -> &StackConstants {
         match generation {
@@ -148,7 +149,7 @@ impl HbmConstants {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackConstants {
-    /// GB/s at most.
+    /// Highest rate in GB/s, as rounded by vendors.
     pub stack_rate: f64,
     /// pJ per byte.
     pub energy: f64,
@@ -188,7 +189,7 @@ pub struct PcieConstants {
 }
 
 impl LinkConstants {
-    /// The constants of a kind of link.
+    /// Returns the constants of a kind of link.
     #[must_use]
     pub fn of_kind(&self, kind: DieLink) -> &LinkKind {
         match kind {
@@ -220,7 +221,7 @@ pub struct LinkKind {
 }
 
 impl LinkKind {
-    /// Watts of one link.
+    /// Returns the watts of one link.
     #[must_use]
     pub fn watts(&self) -> f64 {
         2.0 * 8.0 * self.rate * 1e9 * self.energy * 1e-12
@@ -248,7 +249,7 @@ pub struct EfficiencyConstants {
 }
 
 impl EfficiencyConstants {
-    /// The efficiency of a family's chips.
+    /// Returns the efficiency of a family's chips.
     #[must_use]
     pub fn of_family(&self, family: ChipFamily) -> &FamilyEfficiency {
         match family {
@@ -278,8 +279,8 @@ impl ChipFamily {
         }
     }
 
-    /// The family of chips whose outermost shared memory is of this kind. Chips without such a memory count as those
-    /// with scratchpads.
+    /// Returns the family of chips whose outermost shared memory is of this kind. Chips without a shared memory count
+    /// as chips with scratchpads.
     #[must_use]
     pub fn of_memory_kind(kind: Option<MemoryKind>) -> Self {
         if kind == Some(MemoryKind::Cache) { Self::Caches } else { Self::Scratchpads }
@@ -324,7 +325,7 @@ pub struct EnergyPair {
     pub n7: f64,
 }
 
-/// Energy over 7 nm's at equal speed.
+/// Energy relative to 7 nm at equal speed.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnergyScale {
@@ -364,7 +365,7 @@ pub struct EnergyConstants {
     pub sram_1_mib: EnergyPair,
     /// 64 bits from 128 MiB.
     pub sram_128_mib: EnergyPair,
-    /// Energy of a write over a read.
+    /// Ratio of the energy of a write to that of a read.
     pub write_over_read: f64,
     /// pJ per byte read from a register file at 28 nm.
     pub register_read: f64,
@@ -372,13 +373,13 @@ pub struct EnergyConstants {
     pub register_write: f64,
     /// A cycle of a GPU's core, per million transistors of its logic.
     pub simt_core_cycle: EnergyPair,
-    /// Energy over 7 nm's at equal speed, below 7 nm.
+    /// Energy relative to 7 nm at equal speed, for 8 nm and for nodes below 7 nm.
     pub scale: EnergyScale,
     /// MHz to which energies at 7 nm and below refer.
     pub reference_clock: f64,
-    /// Clock of 7 nm over 16 nm's at equal voltage.
+    /// Ratio of the clock at 7 nm to that at 16 nm, at equal voltage.
     pub speed_of_n7_over_n16: f64,
-    /// Power at the chip over power into its voltage regulators.
+    /// Ratio of the power at the chip to the power into its voltage regulators.
     pub regulator_efficiency: f64,
 }
 
@@ -392,11 +393,11 @@ pub struct ManufacturingConstants {
     pub defect_density: f64,
     /// Exponent of the yield model.
     pub process_complexity: f64,
-    /// Assembly, package and test over the price of the dies.
+    /// Cost of assembly, package and test, as a fraction of the price of the dies.
     pub packaging: f64,
     /// USD per mm^2 of interposer.
     pub interposer: f64,
-    /// Good packages over assembled ones.
+    /// Fraction of assembled packages that are good.
     pub assembly_yield: f64,
     /// Million USD of a chip's design.
     pub design: NodeValues,
@@ -410,9 +411,9 @@ pub struct ManufacturingConstants {
 pub struct PackageConstants {
     /// mm of the reticle's longer side.
     pub reticle_long: f64,
-    /// mm of its shorter side.
+    /// mm of the reticle's shorter side.
     pub reticle_short: f64,
-    /// Longer over shorter side of a die at most.
+    /// Largest ratio of a die's longer side to its shorter side.
     pub aspect: f64,
     /// mm between the centres of neighbouring stacks.
     pub stack_pitch: f64,
@@ -422,8 +423,9 @@ pub struct PackageConstants {
     pub pcie_lane_width: f64,
     /// Fraction of the edge that PHYs may take.
     pub usable_edge: f64,
-    /// mm^2 of dies and stacks in one package at most.
+    /// Largest area of dies and stacks in one package, in mm^2.
     pub interposer_area: f64,
-    /// W per mm^2 of compute die at most.
+    /// Highest power of a package per mm^2 of compute dies, in W. If the base dies below them are larger, their area
+    /// counts.
     pub power_density: f64,
 }

@@ -25,7 +25,7 @@ const MOST: usize = 128;
 const CONFIGURATIONS: usize = 4_096;
 /// Pivots of one program, per operator.
 const PIVOTS: usize = 12;
-/// The program counts as solved if no configuration earns more than one by this margin.
+/// The program counts as solved if no configuration earns more than 1 plus this margin.
 const DEARER: f64 = 1e-11;
 /// Relative margin for rounding.
 const SLACK: f64 = 1e-12;
@@ -142,8 +142,9 @@ impl<'s> OperatorModes<'s> {
         all
     }
 
-    /// Returns a lower bound on a connected part: the shorter latency of a lone operator, else a bound from the linear
-    /// program. `None` if the part has too many configurations or no prices were found.
+    /// Returns a lower bound on a connected part. A single operator takes at least its shortest latency; several
+    /// operators have the bound of the linear program. `None` if the part has too many configurations or no prices were
+    /// found.
     fn lower_bound_of_part(&self, part: OperatorBitset) -> Option<f64> {
         let first = part.trailing_zeros() as usize;
         if set_members(part).all(|k| self.list[k].op == self.list[first].op) {

@@ -43,7 +43,7 @@ fn speed_under_contention(asks: &[f64], together: &[f64]) -> f64 {
     if slowed > 1.0 + ROUNDING { 1.0 / slowed } else { 1.0 }
 }
 
-/// The sum of the operators' demands on each port.
+/// Returns the sum of the operators' demands on each port.
 fn sum_port_demand<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut sum = vec![0.0; ports];
     for asks in asks {
@@ -53,7 +53,7 @@ fn sum_port_demand<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> V
 }
 
 impl<'p> PortSharing<'p> {
-    /// A problem with the port use of each of its operators.
+    /// Creates a problem with the port use of each of its operators.
     #[must_use]
     pub fn new(problem: &'p Problem, uses: &[PortUse]) -> Self {
         let part = |busy: &[f64], length: u64| -> Vec<f64> {

@@ -39,8 +39,8 @@ fn without_ports_a_schedule_is_played_as_it_is() {
 
 #[test]
 fn a_wait_may_beat_every_order_without_one() {
-    // The second operator asks for 93 % of the port and the first for 37 %. The solver runs the second after the first,
-    // which takes as long as the third does. Without that wait both are slowed.
+    // The first operator asks for 37 % of the port and the second for 93 %. If the second one waits for the first, it
+    // runs in parallel with the third one, which takes as long. Without that wait the first two slow each other down.
     let operators = vec![
         Operator::new(OperatorKind::Network, 1),
         Operator::new(OperatorKind::TensorVector, 20),
@@ -57,8 +57,8 @@ fn a_wait_may_beat_every_order_without_one() {
     assert!(sharing.lower_bound().expect("three operators") <= waits * (1.0 + 1e-9));
 }
 
-/// The least time over all orders, modes and cores, without waits that nothing asks for. Lists the operators in every
-/// topological order; each waits for those listed earlier on its core or link.
+/// Returns the least time over all orders, modes and cores. Lists the operators in every topological order. Each
+/// operator starts as soon as its predecessors and the operators listed earlier on its core or link have ended.
 fn brute_force(problem: &Problem, sharing: &PortSharing<'_>) -> f64 {
     let n = problem.operators().len();
     let mut best = f64::INFINITY;
@@ -142,7 +142,7 @@ fn check(problem: &Problem, uses: &[PortUse]) -> Result<(), TestCaseError> {
     let schedule = solve_problem(problem, &SolveLimits::default());
     let played = sharing.spans_of_schedule(&schedule).iter().map(|span| span[1]).fold(0.0, f64::max);
     prop_assert!(least <= played * (1.0 + 1e-9), "the bound {least} is above the played schedule {played}");
-    // A schedule that needs no more than its ports is kept, with its waits, which may beat every order without them.
+    // A schedule that does not exceed its ports is kept with its waits. It may beat every order without waits.
     let kept = played <= schedule.makespan as f64;
     prop_assert!(
         kept || played >= best * (1.0 - 1e-9),

@@ -110,7 +110,8 @@ impl ChipTimes {
         Ok(kernels)
     }
 
-    /// Returns the copies of a pass. Each ends with the pass. Their exposed time is divided by their latencies.
+    /// Returns the copies of a pass. Each ends with the pass. They share the exposed time in proportion to their
+    /// latencies.
     fn copy_details(&mut self, fabric: &Fabric, pass: &PassProfile, copied: CopiesEachWay) -> Vec<KernelDetail> {
         let mut copies = Vec::new();
         for (way, bytes) in [("from", copied.into_device), ("to", copied.out_of_device)] {

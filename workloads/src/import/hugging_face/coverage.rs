@@ -32,7 +32,7 @@ impl FamilyCoverage {
         self.models_checked_by(ACTIVE)
     }
 
-    /// Returns the checkpoints whose operations per token follow a formula of the published sizes.
+    /// Returns the checkpoints whose operations per token equal those that a formula gives for the published sizes.
     #[must_use]
     pub fn models_by_formula(&self) -> Vec<&'static str> {
         self.models_checked_by(BY_FORMULA)

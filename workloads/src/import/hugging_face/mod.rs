@@ -233,8 +233,8 @@ pub(super) fn parse_config_ignoring(
     Ok(model)
 }
 
-/// Returns the keys outside the text model's object that may change the whole model's work, as text in brackets. A
-/// feature that no family covers is an error there, as inside.
+/// Returns the keys outside the text model's object that may change the whole model's work, as text in brackets. A key
+/// for a feature that no family covers is an error, as it is inside the text model's object.
 fn name_other_parts(
     file: &str,
     entries: &ConfigEntries,

@@ -76,7 +76,7 @@ struct AttentionConfig<'r, 'a> {
 }
 
 impl<'r, 'a> AttentionConfig<'r, 'a> {
-    /// Returns the object.
+    /// Reads the object; an absent object means llm-foundry's defaults.
     ///
     /// # Errors
     /// Norms that are not covered.

@@ -305,7 +305,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Returns the first of several names of a key that the file has, or else the first name.
+    /// Returns the first of `words` that the file has as a key; the first word if the file has none of them.
     pub(super) fn first_given_key(&self, words: &[&'static str]) -> &'static str {
         words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
     }
