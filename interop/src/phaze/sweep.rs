@@ -130,7 +130,8 @@ impl<'a> LineWidth<'a> {
 
     /// Collects the candidates of this width that may beat `time` in `candidates`.
     fn candidates_below(&self, degrees: &DataParallelDegrees, time: f64, candidates: &mut Vec<SweepCandidate>) {
-        // By plane, the number of ascending degrees that are possible. It falls as the number of stages rises.
+        // Indexed by plane (the least number of narrow stages): how many degrees, smallest first, the devices allow.
+        // This number falls as the number of stages rises.
         let mut possible = vec![degrees.degree.len(); self.planes + 1];
         // The least end of the first stage by memory alone, the number of stages behind it, and the length of the stage
         // that was placed last.

@@ -379,8 +379,8 @@ fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
         .collect()
 }
 
-/// Returns mark, radius and colour of each named design. The best one of a run is a large diamond, every other chip has
-/// a mark of its own. A design of one of several runs has the colour of this run.
+/// Returns the mark, radius and colour of each named design. The best design of a run is a large diamond; every other
+/// chip has its own mark. A design that belongs to one of several runs has that run's colour.
 fn looks_of_references(named: &[&NamedDesign]) -> Vec<(PlotMark, i32, RGBColor)> {
     let mut chips: Vec<(&str, usize)> = Vec::new();
     let mut looks = Vec::with_capacity(named.len());

@@ -193,7 +193,8 @@ impl Machine {
         &self.alone
     }
 
-    /// Returns the same resources for a kernel timed by the host, whose overhead contains the kernel's start.
+    /// Returns [`Self::resources_alone`] for a kernel that the host's clock times. The kernel's start is not
+    /// counted, because the host's overhead already contains it.
     pub(super) fn resources_alone_by_host(&self) -> &SpanResources {
         &self.alone_by_host
     }

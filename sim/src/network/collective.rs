@@ -15,7 +15,8 @@ use std::fmt;
 pub enum Algorithm {
     /// Nothing to send: one rank, or no bytes.
     None,
-    /// One pipelined ring through all members. The slowest tier decides, and latency grows with the members.
+    /// One pipelined ring through all members. The slowest tier sets the transfer time; the startup time grows with the
+    /// number of members.
     Ring,
     /// A chain inside each innermost unit, binary trees between units; both halves of the message move at once.
     Tree,

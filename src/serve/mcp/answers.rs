@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 /// Number of lines of an answer that the agent gets without asking for more.
 const LINES: usize = 10;
-/// Largest record, in bytes, that is given whole without being asked for; an agent reads some thousand words at once.
+/// Largest record or part of a record, in bytes, that [`KeptAnswers::details`] returns in full without `whole = true`.
+/// A longer text would fill too much of the agent's context.
 const LETTERS: usize = 16_000;
 
 /// An answer that was given.

@@ -184,7 +184,7 @@ impl SearchQuestion {
         })
     }
 
-    /// Returns all models, this one first.
+    /// Returns the question of each model, this one first.
     pub fn all_models(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)
     }

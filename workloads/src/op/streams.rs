@@ -85,7 +85,8 @@ impl Streams<'_> {
         &self.plan.shape
     }
 
-    /// Adds the product of all streams that makes `count` weights per token.
+    /// Adds the matrix product that computes `count` weights per token from all streams. Without fusion, a separate
+    /// norm comes before it.
     fn add_weights(&self, graph: &mut GraphBuilder, count: u64, x: TensorId) -> TensorId {
         let width = self.streams.count.saturating_mul(self.plan.model.hidden);
         let input = if self.shape().fused {

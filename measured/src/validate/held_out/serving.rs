@@ -4,6 +4,7 @@ use super::MeasuredRows;
 use crate::validate::predict::PreparedInputs;
 use crate::validate::{Dataset, ValidateError, ValidateOptions};
 use ::serving::ServingEngine;
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -65,27 +66,30 @@ pub fn held_out_models(path: &Path, options: &ValidateOptions) -> Result<Vec<Hel
             by_engine.entry(engine.to_owned()).or_default().entry(model.to_owned()).or_default().push(at);
         }
     }
-    let mut found = Vec::new();
-    for (engine, models) in by_engine.iter().filter(|(_, models)| models.len() > 1) {
-        let Some(built_in) = points.prepared.engine_named(engine) else { continue };
-        for (model, held) in models {
-            let inside: BTreeSet<&usize> = held.iter().collect();
-            let rest: Vec<usize> = models.values().flatten().filter(|at| !inside.contains(at)).copied().collect();
-            let own = points.percent_under(&built_in, held);
-            let rest: Vec<usize> = rest.iter().step_by(rest.len().div_ceil(MOST_POINTS)).copied().collect();
-            let fitted = points.fit_engine(&built_in, &rest);
-            let fitted = points.percent_under(&fitted, held);
-            points.prepared.replace_engine(&built_in);
-            found.push(HeldOutModel {
-                engine: engine.clone(),
-                model: model.clone(),
-                rows: held.len(),
-                first_pct: [own[1], fitted[1]],
-                between_pct: [own[0], fitted[0]],
-            });
-        }
-    }
-    Ok(found)
+    let parts: Vec<[&String; 2]> = by_engine
+        .iter()
+        .filter(|(_, models)| models.len() > 1)
+        .flat_map(|(engine, models)| models.keys().map(move |model| [engine, model]))
+        .collect();
+    let hold_out = |[engine, model]: [&String; 2]| {
+        let mut points = ServingPoints { rows: &rows, prepared: PreparedInputs::new(options) };
+        let built_in = points.prepared.engine_named(engine)?;
+        let (models, held) = (&by_engine[engine], &by_engine[engine][model]);
+        let inside: BTreeSet<&usize> = held.iter().collect();
+        let rest: Vec<usize> = models.values().flatten().filter(|at| !inside.contains(at)).copied().collect();
+        let own = points.percent_under(&built_in, held);
+        let rest: Vec<usize> = rest.iter().step_by(rest.len().div_ceil(MOST_POINTS)).copied().collect();
+        let fitted = points.fit_engine(&built_in, &rest);
+        let fitted = points.percent_under(&fitted, held);
+        Some(HeldOutModel {
+            engine: engine.clone(),
+            model: model.clone(),
+            rows: held.len(),
+            first_pct: [own[1], fitted[1]],
+            between_pct: [own[0], fitted[0]],
+        })
+    };
+    Ok(parts.into_par_iter().with_max_len(1).filter_map(hold_out).collect())
 }
 
 struct ServingPoints<'a> {

@@ -45,7 +45,8 @@ enum PhraseEffect {
 }
 use PhraseEffect as Effect;
 
-/// Phrases of papers. Hyphens count as spaces. The longest phrase that matches decides.
+/// Phrases in papers, each with its effect on the setting. Hyphens and underscores count as spaces. The longest phrase
+/// that matches decides.
 const PHRASES: &[(&str, PhraseEffect)] = &[
     ("full param", Effect::Nothing),
     ("full parameter", Effect::Nothing),

@@ -7,8 +7,9 @@ use crate::units::Hertz;
 impl Constants {
     /// Returns the energy of an operation at this node, in the unit of `pair` (pJ).
     ///
-    /// Between 45 and 7 nm it follows a power law in the node's number (a straight line on logarithmic scales). At 8 nm
-    /// and below 7 nm it follows the foundry's power at equal speed.
+    /// From 45 to 7 nm, except at 8 nm, it follows a power law in the node's number (a straight line on logarithmic
+    /// scales). At 8 nm and below 7 nm it is the energy at 7 nm times a constant: the ratio at equal speed (`[scale]`
+    /// in `energy.toml`).
     #[must_use]
     pub fn energy_at_node(&self, pair: EnergyPair, node: ProcessNode) -> f64 {
         let scale = &self.energy.scale;
