@@ -23,8 +23,8 @@ fn space() -> HardwareSpace {
     .unwrap()
 }
 
-/// Returns the area in square micrometres by the formula of `interop/reference/phaze/README.md`, independently of the
-/// program.
+/// Returns the area in square micrometres by the formula of `interop/reference/phaze/README.md`, with the coefficients
+/// beside it, independently of the program.
 fn closed_form(coefficients: &Value, config: &PhazeConfig) -> f64 {
     let of = |key: &str| coefficients[key].as_f64().unwrap_or_else(|| panic!("no coefficient {key}"));
     let (width, depth) = (u64::from(config.width), u64::from(config.depth));

@@ -46,8 +46,8 @@ fn the_search_finds_what_brute_force_finds_on_500_problems() {
     }
 }
 
-/// Returns problem number `seed` of few operators with few distinct latencies. Latencies across all cores are much
-/// shorter, or absent. Many operators are equal, and many schedules tie.
+/// Returns problem number `seed` of few operators with few distinct latencies. Latencies across all cores are at most
+/// those on one core, or absent. Many operators are equal, and many schedules tie.
 fn alike(seed: u64) -> Problem {
     let mut random = Random(seed);
     let least = seed % 2;

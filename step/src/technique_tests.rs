@@ -79,8 +79,8 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
     }
 }
 
-/// Under stacks that store the fp32 master copy, frozen weights have none. All ranks together hold 2 bytes per number,
-/// and 4 more per trained number. An anchor adds 2 bytes per trained number.
+/// Under stacks that store the fp32 master copy, frozen weights have none. All ranks together hold 2 bytes per frozen
+/// number and 4 per trained number. An anchor adds 2 bytes per trained number.
 #[test]
 fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
     let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };

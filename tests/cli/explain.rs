@@ -142,7 +142,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     );
     let named = "where it is used best: sms from 66 to 132, beyond the area limit; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
-    // Twice the SMs take more power, even at the lowest clock.
+    // Twice the SMs also take more than 150 W, even at the lowest clock.
     let (more, text) = explained("power", &["--max-power", "150"]);
     assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
     assert_eq!(more["limits"], "over_area");

@@ -137,7 +137,7 @@ fn an_agent_asks_for_plans_and_details_and_is_refused_what_writes() {
     let named = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("no {name}"));
     assert!(!tools.iter().any(|tool| tool["name"] == "mcp"));
     let plan = &named("plan")["inputSchema"];
-    // The schema of a degree has its limits.
+    // The schema of a degree has the limits of the table of decisions.
     assert_eq!(plan["properties"]["tensor"]["anyOf"][0], json!({ "type": "integer", "minimum": 1, "maximum": 65536 }));
     assert_eq!(plan["properties"]["attention"]["enum"], json!(["fused", "unfused"]));
     assert_eq!(plan["required"], json!(["model", "chip"]));

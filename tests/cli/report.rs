@@ -164,8 +164,9 @@ fn cores(file: &str) -> u64 {
     line["cores = ".len()..].parse().unwrap()
 }
 
-/// An answer about the chip of a run, with a stack and a model by path, contains all their texts. So its page is
-/// complete after the files are removed. An older answer has only names, and its page is incomplete.
+/// An answer about the chip of a run, with a stack and a model by path and an option of the stack set, contains all
+/// their texts. So its page is complete after the files are removed. An older answer has only names, and its page is
+/// incomplete.
 #[test]
 fn an_answer_has_its_chip_with_it() {
     let dir = tempfile::tempdir().unwrap();

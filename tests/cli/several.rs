@@ -65,8 +65,8 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     let swept = swept(dir.path());
     let number = |row: &Row, key: &str| row[key].parse::<f64>().unwrap();
-    // Returns the geometric mean over both models. The searches' values differ from it by a factor that depends on the
-    // reference.
+    // Returns the geometric mean over both models. A search's value, or its inverse if more is better, differs from it
+    // by a factor that depends on the reference.
     let mean = |at: usize, of: Value<'_>| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
     let energy = |row: &Row| number(row, "energy_per_token_j");
     let paid = |row: &Row| {

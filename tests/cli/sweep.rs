@@ -65,7 +65,7 @@ fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 pub fn undisturbed_sweep() -> tempfile::TempDir {
     static ONE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let one = ONE.get_or_init(|| {
-        // Statics are never dropped, so the directory is inside the target directory, which is removed with it.
+        // Statics are never dropped, so the directory is inside the target directory and is removed with that.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
         let answer = run_coplace_in(dir.path(), &sweep("whole", &[])).expect_json();

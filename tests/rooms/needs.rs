@@ -103,7 +103,7 @@ fn look_up(modules: &Modules, at: &Segments, name: &str, seen: &mut BTreeSet<(Se
     })
 }
 
-/// Returns the rooms of `folder`, each with the other rooms that it needs: its files, and the folders inside it. A
+/// Returns the rooms of `folder` (its files, and the folders inside it), each with the other rooms that it needs. A
 /// folder stands for all files in it.
 pub fn needs_of_rooms(files: &Needs, folder: &str) -> Needs {
     let room = |file: &str| -> Option<String> {

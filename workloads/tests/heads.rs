@@ -158,8 +158,8 @@ fn a_model_without_a_head_says_what_it_trains() {
     assert!(bart.assumptions.iter().any(|said| said.contains("with its family's logits")));
 }
 
-/// Transformers writes `encoder_stride` for every ViT, but only the class for masked images reads it. A
-/// `pooler_output_size` that differs from the hidden size is refused.
+/// Transformers writes `encoder_stride` for every ViT, but only the class for masked images reads it, so it changes
+/// nothing. A `pooler_output_size` that differs from the hidden size is refused.
 #[test]
 fn a_stride_of_masked_images_changes_nothing() {
     let vit = read_object("transformers/vit_classes");

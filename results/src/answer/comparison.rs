@@ -703,8 +703,8 @@ mod tests {
             ),
             "{text}"
         );
-        // With the same stack, the lead decides: 102.4 s is more than 1.2 times 81.92 s. With different stacks, the
-        // interval of the faster step decides.
+        // With the same stack, errors are correlated, so the lead decides: 102.4 s is more than 1.2 times 81.92 s. With
+        // different stacks, the interval of the faster step decides.
         for entry in &mut entries {
             (entry.stack, entry.step_lead) = (Some("ideal".into()), Some(1.2));
         }

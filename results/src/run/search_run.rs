@@ -266,8 +266,8 @@ impl SearchRun {
     }
 
     /// Returns what to call the non-dominated designs along `axes`. They are the Pareto front if every design is
-    /// decided, and the search either looked for the front along these axes or pruned no design. If the search allowed
-    /// a tolerance, the text states it.
+    /// decided, and the search either looked for the front along these axes or pruned no design. If the search pruned
+    /// designs under a tolerance, the name of the front states the tolerance.
     #[must_use]
     pub fn front_words(&self, axes: FrontAxes) -> String {
         let (certificate, options) = (&self.record.certificate, &self.record.study.options);
@@ -364,7 +364,7 @@ impl SearchRun {
             .map(|model| Some((model, &model.comparison.entries[entry(model)?])))
             .collect::<Option<_>>()?;
         let over = self.scoring_over_models();
-        // `pair` returns the value on the reference chip and the baseline's value, for one model.
+        // `pair` returns the value on the reference chip and the entry's value, for one model.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
             let term = |((model, _), (reference, _)): (&(&ModelPlan, &ComparisonEntry), &(f64, f64))| Term {

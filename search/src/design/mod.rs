@@ -443,7 +443,7 @@ impl<'a> DesignSearch<'a> {
 
     /// Decides the designs with less than the largest HBM. Those of chips on the front are evaluated. The outcome with
     /// the largest capacity decides the others, because less memory is never faster. At bad ends, others are evaluated
-    /// too if they may beat the best.
+    /// too if they may beat the best, or may be within the step limit although the largest capacity is not.
     fn decide_smaller_capacities(&self, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
         let capacities = self.space.hbm.iter().rev().skip(1).copied();
         let todo: Vec<DesignId> = capacities

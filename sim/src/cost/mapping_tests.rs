@@ -104,8 +104,8 @@ proptest! {
         lanes in (1_u32..5, 1_u32..64),
         (batch, m, n, k) in (1_u64..5, 1_u64..300, 1_u64..300, 1_u64..300),
         (causal, backward) in (any::<bool>(), any::<bool>()),
-        // A result is divided by `summed`. Only powers of two keep the bytes per result exact; otherwise equal times
-        // would differ in the last digit.
+        // The bytes written per result are divided by `summed`. Only powers of two keep them exact; otherwise equal
+        // times would differ in the last digit.
         summed in prop::sample::select(vec![1_u64, 2, 64]),
     ) {
         let mut chip = chip;

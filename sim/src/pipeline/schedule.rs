@@ -198,6 +198,7 @@ impl PipelineSchedule {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use std::collections::BTreeSet;
 

@@ -201,7 +201,7 @@ mod tests {
         assert!(checked(&reads, "plan", "technique", "/etc/hostname,rank=2").is_err());
         assert_eq!(checked(&reads, "plan", "chip", "h100"), Ok(()));
         assert!(checked(&writes, "search", "slurm", "--time=1:00").unwrap_err().message.contains("submits no jobs"));
-        // If tools may not write, a verb that always writes gets a path in the scratch directory, which does not stay.
+        // A verb that always writes gets a path in the scratch directory, which does not stay, if the call names none.
         let mut named = Vec::new();
         reads.check_call(arguments::find_verb("search").unwrap(), &mut named, &scratch.join("answer-1")).unwrap();
         assert_eq!((named.len(), named[0].0.as_str()), (1, "out"));

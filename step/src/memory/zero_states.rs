@@ -16,9 +16,9 @@ pub(crate) struct ZeroSharding {
     /// Number of ranks that shard dense parameters.
     ranks: u64,
     /// Number of equal parts of a device's gradients. The device holds one part unsharded, besides its shard of all
-    /// parts. `None` if every micro-batch reduces its gradients. The number is 1 if the pipeline keeps all gradients
-    /// unsharded. Under ZeRO-2, it is the number of chunks per stage: a chunk's micro-batches come in rows as long as
-    /// the pipeline, and the chunk's gradients are reduced after each row.
+    /// parts. `None` if every micro-batch reduces its gradients, or if ZeRO does not shard them. The number is 1 if the
+    /// pipeline keeps all gradients unsharded. In other pipelines under ZeRO-2, it is the number of chunks per stage: a
+    /// chunk's micro-batches come in rows as long as the pipeline, and its gradients are reduced after each row.
     whole: Option<u64>,
     /// True if a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
     keeps_whole: bool,

@@ -134,12 +134,12 @@ proptest! {
     }
 }
 
-/// Runs a test with one model's job on each of two fabrics, for chips of a study.
+/// Runs a test with one model's job, prepared on each of two fabrics, and with a TPU v4.
 fn on_two_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     on_fabrics(&["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap()), test);
 }
 
-/// Runs a test with one model's job on each of the given fabrics, for chips of a study.
+/// Runs a test with one model's job, prepared on each of the given fabrics, and with a TPU v4.
 fn on_fabrics(fabrics: &[Fabric], test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     let model = Model::load("mixtral-8x7b").unwrap();
     let stack = SoftwareStack::load("ideal").unwrap();
